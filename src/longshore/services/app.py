@@ -622,11 +622,11 @@ class Application:
 
     @over_http(d.StreamItem, "GET", "{task_id}/events/stream")
     async def follow_task_events(
-        self, task_id: str, *, after: int = 0
+        self, task_id: str, *, after: str = "0"
     ) -> AsyncIterator[d.StreamItem]:
-        """The events of a task, stored and new, until the task has ended."""
+        """The events of a task after an id, stored and new, until the task has ended."""
         feed = task_feed(self._backend, await self._task(task_id))
-        return self._event_stream(feed, str(after), str)
+        return self._event_stream(feed, after, str)
 
     async def _event_stream(
         self, feed: EventFeed, cursor: str | None, encode: Callable[[str], str]

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from longshore.interfaces.rest.errors import MEDIA_TYPE
 from longshore.interfaces.rest.requests import JobId, OptionalBody, TaskId, parse_model
@@ -36,6 +37,10 @@ _PROBLEMS = {
     500: "An unexpected error.",
     503: "The backend is unavailable; retry later.",
 }
+_STREAM: Mapping[str, Any] = {
+    "response_class": EventSourceResponse,
+    "response_description": "A stream of server-sent events.",
+}
 # The documents and bodies of all routes, which the framework does not know of.
 _documents: set[type[d.ApiDocument]] = {d.ProblemDocument}
 _bodies: list[type[BaseModel]] = []
@@ -51,43 +56,35 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def answers(
-    document: type[d.ApiDocument],
+    document: type[d.ApiDocument] | None,
     *problems: int,
     status: int = 200,
     others: Mapping[int, str] | None = None,
     body: type[BaseModel] | None = None,
     body_required: bool = True,
 ) -> dict[str, Any]:
-    """The arguments of a route that answers with a document.
+    """The arguments of a route that answers with a document, or with nothing.
 
     Args:
         problems: Statuses of problems besides those of every route.
         others: Other statuses with the same document, each with its description.
         body: The request body, which the route reads itself.
     """
-    _documents.add(document)
-    content = {_JSON: {"schema": {"$ref": _REF.format(name=document.__name__)}}}
-    described = {status: document.__doc__ or "", **(others or {})}
+    route: dict[str, Any] = {"status_code": status, "response_model": None}
     if body is not None:
         _bodies.append(body)
         problems = (*problems, 413, 415)
-    route: dict[str, Any] = {
-        "status_code": status,
-        "response_model": None,
-        "responses": {
-            **problem_responses(*problems),
-            **{
-                code: {"description": text, "content": content if code != 304 else {}}
-                for code, text in described.items()
-            },
-        },
-    }
-    if body is not None:
-        schema = {"$ref": _REF.format(name=body.__name__)}
-        route["openapi_extra"] = {
-            "requestBody": {"required": body_required, "content": {_JSON: {"schema": schema}}}
-        }
-    return route
+        content = {_JSON: {"schema": {"$ref": _REF.format(name=body.__name__)}}}
+        route["openapi_extra"] = {"requestBody": {"required": body_required, "content": content}}
+    responses = problem_responses(*problems)
+    if document is None:
+        responses[status] = {"description": "Deleted."}
+    else:
+        _documents.add(document)
+        content = {_JSON: {"schema": {"$ref": _REF.format(name=document.__name__)}}}
+        for code, text in {status: document.__doc__ or "", **(others or {})}.items():
+            responses[code] = {"description": text, "content": content if code != 304 else {}}
+    return {**route, "responses": responses}
 
 
 def operation_route(
@@ -95,41 +92,76 @@ def operation_route(
     operation: Callable[..., Any],
     *problems: int,
     status: int = 200,
+    others: Mapping[int, str] | None = None,
     body: type[BaseModel] | None = None,
 ) -> Callable[[Callable[..., None]], None]:
     """A route that carries out an operation, which declares its request and its answer.
 
     The decorated function is the description of the route: it has the parameters of the operation
-    as a request has them, and is never called.
+    as a request has them, and is never called. A stream is answered with server-sent events; its
+    parameter ``last_seen`` is the position from which a client continues.
 
     Args:
+        status: Of the answer; 200 if the same request was carried out before.
         body: The model of the body. If there is a parameter ``document``, the model's fields are
-            parameters of the operation.
+            parameters of the operation, unless the operation reads the document itself.
     """
     request = HTTP_REQUESTS[operation.__name__]
-    document: Any = request.document
+    reads_document = "document" in inspect.signature(operation).parameters
 
     def register(described: Callable[..., None]) -> None:
         signature = inspect.signature(described, eval_str=True)
         kinds = {name: item.annotation for name, item in signature.parameters.items()}
 
-        async def carry_out(operations: Application, **values: Any) -> Response:
-            if body is not None and "document" in values:
+        async def carry_out(operations: Application, **values: Any) -> Any:
+            if body is not None and "document" in values and not reads_document:
                 values |= dict(parse_model(body, values.pop("document")))
-            return respond(await getattr(operations, operation.__name__)(**values), status)
+            if last_seen := values.pop("last_seen", None):
+                values["cursor" if "cursor" in values else "after"] = last_seen
+            return await getattr(operations, operation.__name__)(**values)
 
-        carry_out.__signature__ = signature  # type: ignore[attr-defined]
-        required = kinds.get("document") != OptionalBody
+        async def answer(operations: Application, **values: Any) -> Response:
+            document = await carry_out(operations, **values)
+            return respond(document, status if getattr(document, "created", True) else 200)
+
+        carry_out.__signature__ = answer.__signature__ = signature  # type: ignore[attr-defined]
+        document: Any = request.document
+        endpoint: Callable[..., Any] = answer
+        if document is d.StreamItem:
+            endpoint = _event_stream(carry_out)
+            route = {**_STREAM, "responses": problem_responses(*problems)}
+        else:
+            required = kinds.get("document") != OptionalBody
+            route = answers(
+                *(document, *problems),
+                status=status,
+                others=others,
+                body=body,
+                body_required=required,
+            )
         router.add_api_route(
             _route_path(request.path, kinds),
-            carry_out,
+            endpoint,
             methods=[request.method],
             name=described.__name__,
             description=inspect.getdoc(described),
-            **answers(document, *problems, status=status, body=body, body_required=required),
+            **route,
         )
 
     return register
+
+
+def _event_stream(open_stream: Callable[..., Any]) -> Callable[..., Any]:
+    # Opened by a dependency, so that its errors are answered before the stream begins.
+    opened = Depends(open_stream)
+
+    async def stream_events(stream: Any = opened) -> AsyncIterator[ServerSentEvent]:
+        async for item in stream:
+            yield ServerSentEvent(
+                event=item.kind, id=item.id, raw_data=d.encode(item.data).decode()
+            )
+
+    return stream_events
 
 
 def _route_path(path: str, kinds: Mapping[str, Any]) -> str:
@@ -142,9 +174,11 @@ def _route_path(path: str, kinds: Mapping[str, Any]) -> str:
 
 
 def respond(
-    document: d.ApiDocument, status: int = 200, headers: Mapping[str, str] | None = None
+    document: d.ApiDocument | None, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The document as a response."""
+    """The document as a response; None: an empty one."""
+    if document is None:
+        return Response(status_code=status)
     return Response(d.encode(document), status, headers, media_type=_JSON)
 
 
@@ -159,34 +193,6 @@ def respond_with_etag(request: Request, document: d.ApiDocument) -> Response:
     return Response(data, headers=headers, media_type=_JSON)
 
 
-def stream_route(router: APIRouter, path: str) -> Callable[[Callable[..., Any]], None]:
-    """A route that answers with server-sent events.
-
-    The decorated function returns the stream. It runs as a dependency, so that its errors are
-    answered before the stream begins.
-    """
-
-    def register(open_stream: Callable[..., Any]) -> None:
-        opened = Depends(open_stream)
-
-        async def stream_events(stream: Any = opened) -> AsyncIterator[ServerSentEvent]:
-            async for item in stream:
-                data = d.encode(item.data).decode()
-                yield ServerSentEvent(event=item.kind, id=item.id, raw_data=data)
-
-        router.add_api_route(
-            path,
-            stream_events,
-            name=open_stream.__name__,
-            description=inspect.getdoc(open_stream),
-            response_description="A stream of server-sent events.",
-            response_class=EventSourceResponse,
-            responses=problem_responses(404),
-        )
-
-    return register
-
-
 def openapi_document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document of the app."""
     if app.openapi_schema is None:
@@ -195,11 +201,9 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         ordered = sorted(_documents, key=lambda kind: kind.__name__)
+        bodies: Any = [(model, "validation") for model in _bodies]
+        template = _REF.format(name="{model}")
+        schemas.update(models_json_schema(bodies, ref_template=template)[1]["$defs"])
         schemas.update(msgspec.json.schema_components(ordered, ref_template=_REF)[1])
-        for model in _bodies:
-            described = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            for name, inner in described.pop("$defs", {}).items():
-                schemas.setdefault(name, inner)
-            schemas[model.__name__] = described
         app.openapi_schema = document
     return app.openapi_schema

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import SkipJsonSchema
 
@@ -16,9 +16,11 @@ from longshore.core.budgets import MAX_AMOUNT
 from longshore.core.definitions.reader import field_schemas
 from longshore.core.jobs.submission import MAX_ATTEMPTS, MAX_DELAY, TASK_KEY_PATTERN
 from longshore.core.maximums import (
+    FEEDBACK_LIMIT_CHARACTERS,
     MAX_JOBS_PER_BATCH,
     MAX_TASKS_PER_JOB,
     REASON_LIMIT_CHARACTERS,
+    comment_problem,
 )
 from longshore.core.tasks.failures import ErrorCategory
 
@@ -123,10 +125,18 @@ class ApproveRequestDocument(ApiRequestModel):
     )
 
 
+def _check_feedback(text: str) -> str:
+    if problem := comment_problem(text, limit=FEEDBACK_LIMIT_CHARACTERS):
+        raise ValueError(problem)
+    return text
+
+
 class ReviseRequestDocument(ApproveRequestDocument):
     """Why a result is sent back."""
 
-    feedback: str = Field(min_length=1, max_length=5_000)
+    feedback: Annotated[str, AfterValidator(_check_feedback)] = Field(
+        min_length=1, max_length=FEEDBACK_LIMIT_CHARACTERS
+    )
 
 
 class CancelRequestDocument(ApiRequestModel):

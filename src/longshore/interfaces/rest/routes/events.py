@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
 from longshore.interfaces.rest.auth import Reader
-from longshore.interfaces.rest.openapi import operation_route, stream_route
+from longshore.interfaces.rest.openapi import operation_route
 from longshore.interfaces.rest.requests import JobId, LongLimit, TaskId, last_event_id
-from longshore.services import documents as d
 from longshore.services.app import Application
 from longshore.services.followers import EVENT_CURSOR_PATTERN
 
 router = APIRouter(tags=["events"])
-_TASK_EVENTS_PATH = "/jobs/{job_id}/tasks/{task_id}/events"
 _SEQUENCE_PATTERN = r"^[0-9]{1,15}$"
 EventCursorParam = Annotated[
     str,
@@ -60,20 +57,19 @@ def read_job_events(
     """List the events of a job and of its tasks, in the order of recording."""
 
 
-@stream_route(router, "/jobs/{job_id}/events/stream")
-async def stream_job_events(
+@operation_route(router, Application.follow_job_events, 404)
+def stream_job_events(
     operations: Reader,
-    job_id: str,
+    job_id: JobId,
     cursor: EventCursorParam = "",
     tasks: IncludeTasks = True,  # noqa: FBT002
     last_seen: Annotated[str | None, last_event_id(EVENT_CURSOR_PATTERN)] = None,
-) -> AsyncIterator[d.StreamItem]:
+) -> None:
     """Follow the events of a job and its tasks, from the first, until the job has ended.
 
     Each event's id is its position; a client that was disconnected sends the last id as
     `Last-Event-ID` and continues after it, without gaps or duplicates. Ends with an event `end`.
     """
-    return await operations.follow_job_events(job_id, tasks=tasks, cursor=last_seen or cursor)
 
 
 @operation_route(router, Application.list_task_events, 404)
@@ -88,24 +84,22 @@ def read_task_events(
     """List the events of a task, from the first."""
 
 
-@stream_route(router, f"{_TASK_EVENTS_PATH}/stream")
-async def stream_task_events(
+@operation_route(router, Application.follow_task_events, 404)
+def stream_task_events(
     operations: Reader,
-    task: TaskId,
+    task_id: TaskId,
     after: Annotated[str, Query(pattern=_SEQUENCE_PATTERN)] = "0",
     last_seen: Annotated[str | None, last_event_id(_SEQUENCE_PATTERN)] = None,
-) -> AsyncIterator[d.StreamItem]:
+) -> None:
     """Follow the events of a task, from the first, until the task has ended.
 
     `Last-Event-ID` is the sequence of the last event that the client has.
     """
-    return await operations.follow_task_events(task, after=int(last_seen or after))
 
 
 # Output
 
 output_router = APIRouter(tags=["output"])
-_TASK_OUTPUT_PATH = "/jobs/{job_id}/tasks/{task_id}/output"
 _POSITION_PATTERN = r"^[0-9]{1,9}\.[0-9]{1,15}$"
 _START_POSITION = "0.0"
 AfterParam = Annotated[
@@ -128,34 +122,32 @@ def read_output(
     """Read the output of a task so far: of all attempts in order, or of one."""
 
 
-@stream_route(output_router, f"{_TASK_OUTPUT_PATH}/stream")
-async def stream_output(
+@operation_route(output_router, Application.follow_task_output, 404)
+def stream_output(
     operations: Reader,
-    task: TaskId,
+    task_id: TaskId,
     after: AfterParam = _START_POSITION,
     attempt: AttemptParam = None,
     last_seen: Annotated[str | None, last_event_id(_POSITION_PATTERN)] = None,
-) -> AsyncIterator[d.StreamItem]:
+) -> None:
     """Follow the output of a task: stored chunks, then new ones, without gaps or duplicates.
 
     Each event's id is its position; a client that was disconnected sends the last id as
     `Last-Event-ID` and continues after it. The stream ends with an event `end` when the task, or
     the requested attempt, has ended.
     """
-    return await operations.follow_task_output(task, attempt=attempt, after=last_seen or after)
 
 
-@stream_route(output_router, "/jobs/{job_id}/output/stream")
-async def stream_job_output(
+@operation_route(output_router, Application.follow_job_output, 404)
+def stream_job_output(
     operations: Reader,
-    job_id: str,
+    job_id: JobId,
     follow: FollowParam = True,  # noqa: FBT002 - query parameters have names
     attempt: AttemptParam = None,
-) -> AsyncIterator[d.StreamItem]:
+) -> None:
     """Follow the output of all tasks of a job, by time, until the job has ended.
 
     Each chunk names its task and its position there. The stream of a whole job has no position to
     continue from: a client that was disconnected starts again and drops what it has, or follows
     single tasks. Ends with an event `end`.
     """
-    return await operations.follow_job_output(job_id, follow=follow, attempt=attempt)

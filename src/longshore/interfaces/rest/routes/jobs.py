@@ -9,9 +9,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime
 
 from longshore.core.budgets import Budget
-from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, comment_problem
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import LongshoreError, Problem
+from longshore.errors import LongshoreError
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.auth import Admin, Operator, Reader, Submitter
 from longshore.interfaces.rest.errors import ApiProblem, api_problem_of, problem_document
@@ -148,22 +147,16 @@ def find_ids(
     """Find the ids of jobs and tasks that begin with a prefix, sorted."""
 
 
-@router.post(
-    "/jobs/{job_id}/tasks",
-    **answers(
-        d.AddedTasksDocument,
-        *(404, 409),
-        status=201,
-        others={200: "The same request had added them before."},
-        body=s.AddTasksRequestDocument,
-    ),
+@operation_route(
+    *(router, Application.add_tasks, 404, 409),
+    status=201,
+    others={200: "The same request had added them before."},
+    body=s.AddTasksRequestDocument,
 )
-async def add_tasks(
-    operations: Submitter, job_id: str, document: Body, request_id: RequestId = None
-) -> Response:
+def add_tasks(
+    operations: Submitter, job_id: JobId, document: Body, request_id: RequestId = None
+) -> None:
     """Add tasks to a job; they may depend on its other tasks, also on completed ones."""
-    added = await operations.add_tasks(job_id, document, request_id=request_id)
-    return respond(added, 201 if added.created else 200)
 
 
 @operation_route(router, Application.cancel_job, 404, 409, body=s.CancelRequestDocument)
@@ -239,17 +232,9 @@ def approve_task(operations: Operator, task_id: TaskId, document: OptionalBody) 
     """Approve the result in review: the task completes, and its dependents continue."""
 
 
-@task_router.post(
-    "/jobs/{job_id}/tasks/{task_id}/revise",
-    **answers(d.RevisedTaskDocument, 404, 409, body=s.ReviseRequestDocument),
-)
-async def revise_task(operations: Operator, task: TaskId, document: Body) -> Response:
+@operation_route(task_router, Application.revise, 404, 409, body=s.ReviseRequestDocument)
+def revise_task(operations: Operator, task_id: TaskId, document: Body) -> None:
     """Send the result in review back: a new attempt gets it, and the feedback."""
-    request = parse_model(s.ReviseRequestDocument, document)
-    if problem := comment_problem(request.feedback, limit=FEEDBACK_LIMIT_CHARACTERS):
-        errors = [Problem("feedback", problem)]
-        raise ApiProblem(422, "invalid", "the request has problems", errors)
-    return respond(await operations.revise(task, request.feedback, attempt=request.attempt))
 
 
 @operation_route(task_router, Application.why, 404)

@@ -21,7 +21,6 @@ from longshore.interfaces.rest.openapi import (
     answers,
     openapi_document,
     operation_route,
-    problem_responses,
     respond,
 )
 from longshore.interfaces.rest.requests import (
@@ -79,16 +78,9 @@ async def put_definition(operations: Operator, name: str, document: Body) -> Res
     return respond(await operations.put_definition(document))
 
 
-@definition_router.delete(
-    "/task-definitions/{name}",
-    status_code=204,
-    response_description="Deleted.",
-    responses=problem_responses(404),
-)
-async def delete_definition(operations: Operator, name: str) -> Response:
+@operation_route(definition_router, Application.delete_definition, 404, status=204)
+def delete_definition(operations: Operator, name: str) -> None:
     """Delete a definition: new jobs cannot use it, accepted jobs keep their version."""
-    await operations.delete_definition(name)
-    return Response(status_code=204)
 
 
 dead_letter_router = APIRouter(tags=["dead letters"])
