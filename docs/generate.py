@@ -35,7 +35,7 @@ from longshore.interfaces.cli.exit_codes import ExitCode, exit_code_of
 from longshore.interfaces.cli.main import COMMANDS, load_command
 from longshore.interfaces.cli.options import GlobalOptions
 from longshore.services.dispatcher import ENDING_EVENTS
-from longshore.settings import ENVIRONMENT_ALIASES, FIELDS, Settings, variable_of
+from longshore.settings import ENVIRONMENT_ALIASES, FIELDS, Settings, descriptions, variable_of
 from longshore.settings.model import format_value
 
 FOLDER = Path(__file__).parent / "reference"
@@ -114,21 +114,23 @@ def _setting_sections() -> Iterator[str]:
     sections: dict[str, list[str]] = {}
     for name in FIELDS:
         sections.setdefault(name.rpartition(".")[0], []).append(name)
-    defaults = Settings()
+    defaults, described = Settings(), descriptions()
     for section, names in sections.items():
         yield f"## `{section}`" if section else "## General"
         if section:
             yield inspect.getdoc(type(getattr(defaults, section))) or ""
         yield _table(
             ["setting", "default", "allowed", "description", "variable"],
-            (_setting_row(name, getattr(defaults, section, defaults)) for name in names),
+            (
+                _setting_row(name, described[name], getattr(defaults, section, defaults))
+                for name in names
+            ),
         )
 
 
-def _setting_row(name: str, section: Any) -> list[str]:
+def _setting_row(name: str, described: str, section: Any) -> list[str]:
     value = getattr(section, name.rpartition(".")[2])
     written = ", ".join(f"`{item}`" for item in format_value(value).split(","))
-    described = FIELDS[name].description or ""
     return [f"`{name}`", written, _allowed(name), described, f"`{variable_of(name)}`"]
 
 

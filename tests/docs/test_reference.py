@@ -11,7 +11,7 @@ from docs.generate import FOLDER, commands, error_classes, event_docs, pages
 from longshore.core.definitions.reader import split_job_file
 from longshore.core.jobs.submission import read_job
 from longshore.errors import Fail, InvalidJob, LongshoreError, Retry
-from longshore.settings import ENVIRONMENT_ALIASES, FIELDS, variable_of
+from longshore.settings import ENVIRONMENT_ALIASES, FIELDS, descriptions, variable_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "longshore"
@@ -60,7 +60,7 @@ def test_every_setting_has_its_row_with_its_variable_and_meaning(name: str) -> N
 
     assert len(rows) == 1
     assert f"`{variable_of(name)}`" in rows[0]
-    assert FIELDS[name].description in rows[0]
+    assert descriptions()[name] in rows[0]
 
 
 def test_every_variable_of_another_system_has_its_row() -> None:

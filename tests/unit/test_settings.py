@@ -15,6 +15,7 @@ from longshore.settings import (
     Settings,
     WorkerSettings,
     child_environment,
+    descriptions,
     variable_of,
 )
 from longshore.settings.model import format_value, plain_problem
@@ -238,7 +239,7 @@ def test_a_secret_is_written_masked() -> None:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_setting_has_one_line_that_describes_it(name: str) -> None:
-    description = FIELDS[name].description or ""
+    description = descriptions()[name]
 
     assert description.endswith(".")
     assert "\n" not in description

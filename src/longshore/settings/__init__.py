@@ -10,6 +10,7 @@ from longshore.settings.loader import LoadedSettings as LoadedSettings
 from longshore.settings.loader import SettingRow as SettingRow
 from longshore.settings.loader import child_environment as child_environment
 from longshore.settings.loader import describe as describe
+from longshore.settings.loader import descriptions as descriptions
 from longshore.settings.loader import is_secret as is_secret
 from longshore.settings.loader import load as load
 from longshore.settings.loader import load_settings as load_settings

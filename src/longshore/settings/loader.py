@@ -7,12 +7,15 @@ environment by itself reports neither origins nor unknown names, so the layers a
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -168,16 +171,34 @@ def load(
 
 def describe(loaded: LoadedSettings) -> list[SettingRow]:
     """Every setting with its value and origin, in the order of the reference page."""
+    described = descriptions()
     return [
         SettingRow(
             name,
             format_value(attrgetter(name)(loaded.settings)),
             loaded.origins[name],
-            field.description or "",
+            described[name],
             variable_of(name),
         )
-        for name, field in FIELDS.items()
+        for name in FIELDS
     ]
+
+
+def descriptions() -> dict[str, str]:
+    """The docstring of each setting.
+
+    Read from the source when it is asked for: pydantic would read it each time a process starts.
+    """
+    section_names = {kind: name for name, kind in _SECTIONS.items()}
+    described: dict[str, str] = {}
+    for kind in (Settings, *section_names):
+        tree: Any = ast.parse(inspect.getsource(kind)).body[0]
+        prefix = f"{section_names[kind]}." if kind in section_names else ""
+        for statement, following in pairwise(tree.body):
+            match statement, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+                    described[prefix + name] = " ".join(text.split())
+    return described
 
 
 def child_environment(

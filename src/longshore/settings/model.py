@@ -1,6 +1,7 @@
 """What can be set: each setting with its type, unit, bounds and description.
 
-The reference page and ``longshore settings`` are generated from these classes. Where a section has
+The reference page and ``longshore settings`` are generated from these classes; the docstring of a
+setting is its description. Where a section has
 a policy of ``core`` as its base class, the section is that policy: the policy gives the defaults
 and checks which values contradict each other.
 
@@ -59,9 +60,9 @@ def section(kind: type[T]) -> type[T]:
     return cast("type[T]", dataclass(frozen=True, kw_only=True, config=config)(kind))
 
 
-def setting(description: str, default: Any = None, least: Any = None, most: Any = None) -> Any:
+def setting(default: Any, least: Any, most: Any) -> Any:
     """A setting with its default and its inclusive bounds."""
-    return Field(default=default, ge=least, le=most, description=description)
+    return Field(default=default, ge=least, le=most)
 
 
 def plain_problem(text: str) -> str:
@@ -254,82 +255,64 @@ OptionalPath = Annotated[Path | None, Optionally, AfterValidator(_expand)]
 class WorkerSettings(LeasePolicy):
     """How a worker takes tasks, runs them and stops."""
 
-    concurrency: int = setting("How many tasks a worker runs at the same time.", 3, 1, 1_000)
-    queues: Annotated[tuple[Name, ...], Listed, AfterValidator(_check_unique)] = setting(
-        "Queues that a worker serves.", ("default",)
-    )
-    app: Annotated[tuple[Module, ...], Listed] = setting(
-        "Modules that a worker imports before it runs tasks.", ()
-    )
-    renew_every: Duration = setting(
-        "Interval between two renewals of a lease.", _LEASE.renew_every, _TICK, _HOUR
-    )
+    concurrency: int = setting(3, 1, 1_000)
+    """How many tasks a worker runs at the same time."""
+    queues: Annotated[tuple[Name, ...], Listed, AfterValidator(_check_unique)] = ("default",)
+    """Queues that a worker serves."""
+    app: Annotated[tuple[Module, ...], Listed] = ()
+    """Modules that a worker imports before it runs tasks."""
+    renew_every: Duration = setting(_LEASE.renew_every, _TICK, _HOUR)
+    """Interval between two renewals of a lease."""
     # At most two thirds of the 12 hours for which SQS can hide a message.
-    extend_by: Duration = setting(
-        "How long a renewal hides the message; the lease is valid for 1.5 times as long.",
-        *(_LEASE.extend_by, _TICK, 8 * _HOUR),
-    )
-    task_timeout: Duration = setting(
-        "Time limit of an attempt, unless its definition or `longshore run --timeout` sets one.",
-        *(200 * _SECOND, _TICK, 30 * _DAY),
-    )
-    kill_grace: Duration = setting(
-        "Time from SIGTERM to SIGKILL when an attempt is stopped.", _LEASE.kill_grace, _ZERO, _HOUR
-    )
-    drain_grace: Duration = setting(
-        "Time running attempts get when the worker is stopped.", 30 * _SECOND, _ZERO, _DAY
-    )
-    skew_margin: Duration = setting(
-        "Time by which the clocks of two machines may differ.", _LEASE.skew_margin, _ZERO, _HOUR
-    )
+    extend_by: Duration = setting(_LEASE.extend_by, _TICK, 8 * _HOUR)
+    """How long a renewal hides the message; the lease is valid for 1.5 times as long."""
+    task_timeout: Duration = setting(200 * _SECOND, _TICK, 30 * _DAY)
+    """Time limit of an attempt, unless its definition or `longshore run --timeout` sets one."""
+    kill_grace: Duration = setting(_LEASE.kill_grace, _ZERO, _HOUR)
+    """Time from SIGTERM to SIGKILL when an attempt is stopped."""
+    drain_grace: Duration = setting(30 * _SECOND, _ZERO, _DAY)
+    """Time running attempts get when the worker is stopped."""
+    skew_margin: Duration = setting(_LEASE.skew_margin, _ZERO, _HOUR)
+    """Time by which the clocks of two machines may differ."""
     # SQS waits no longer than this.
-    poll_wait: Duration = setting(
-        "Time a poll of an empty queue waits for a message.", 20 * _SECOND, _ZERO, 20 * _SECOND
-    )
-    keep_work_dirs: bool = setting(
-        "Whether the working directory of an attempt is kept after the attempt has ended.", False
-    )
-    pass_environment: Annotated[tuple[Variable, ...], Listed] = setting(
-        "Variables that are passed to tasks; replaces the default list.", DEFAULT_PASS_ENVIRONMENT
-    )
+    poll_wait: Duration = setting(20 * _SECOND, _ZERO, 20 * _SECOND)
+    """Time a poll of an empty queue waits for a message."""
+    keep_work_dirs: bool = False
+    """Whether the working directory of an attempt is kept after the attempt has ended."""
+    pass_environment: Annotated[tuple[Variable, ...], Listed] = DEFAULT_PASS_ENVIRONMENT
+    """Variables that are passed to tasks; replaces the default list."""
 
 
 @section
 class SupervisorSettings:
     """How worker processes are kept running; a time of day is local time."""
 
-    processes: int = setting(
-        "Number of worker processes that a supervisor runs; 0: no supervisor.", 0, 0, 1_000
-    )
-    restart_delay: Duration = setting(
-        "Time before a worker that ended is started again.",
-        *(_SUPERVISION.restart_delay, _ZERO, _HOUR),
-    )
-    restart_limit: int = setting(
-        "How many workers in a row may end within 10 s before the supervisor gives up.",
-        *(_SUPERVISION.restart_limit, 1, 1_000_000),
-    )
+    processes: int = setting(0, 0, 1_000)
+    """Number of worker processes that a supervisor runs; 0: no supervisor."""
+    restart_delay: Duration = setting(_SUPERVISION.restart_delay, _ZERO, _HOUR)
+    """Time before a worker that ended is started again."""
+    restart_limit: int = setting(_SUPERVISION.restart_limit, 1, 1_000_000)
+    """How many workers in a row may end within 10 s before the supervisor gives up."""
     memory_ceiling: ByteSize = setting(
-        "Bytes of memory beyond which a worker process is recycled; 0 sets no ceiling.",
-        *(ByteSize(_SUPERVISION.memory_ceiling_bytes), ByteSize(0), 1024 * GIB),
+        ByteSize(_SUPERVISION.memory_ceiling_bytes), ByteSize(0), 1024 * GIB
     )
-    recycle_at: Annotated[time | None, BeforeValidator(_check_time_of_day), Optionally] = setting(
-        "Time of day, such as 03:30, at which workers are recycled one after another.",
-        _SUPERVISION.recycle_at,
+    """Bytes of memory beyond which a worker process is recycled; 0 sets no ceiling."""
+    recycle_at: Annotated[time | None, BeforeValidator(_check_time_of_day), Optionally] = (
+        _SUPERVISION.recycle_at
     )
+    """Time of day, such as 03:30, at which workers are recycled one after another."""
 
 
 @section
 class RetrySettings(RetryPolicy):
     """How many attempts a task has, and the time between them."""
 
-    max_attempts: int = setting(
-        "Maximum attempts of a task, unless its definition sets it.", _RETRY.max_attempts, 1, 100
-    )
-    base: Duration = setting(
-        "Maximum delay before attempt 2; doubles with each attempt.", _RETRY.base, _TICK, _HOUR
-    )
-    cap: Duration = setting("Maximum delay between two attempts.", _RETRY.cap, _TICK, _DAY)
+    max_attempts: int = setting(_RETRY.max_attempts, 1, 100)
+    """Maximum attempts of a task, unless its definition sets it."""
+    base: Duration = setting(_RETRY.base, _TICK, _HOUR)
+    """Maximum delay before attempt 2; doubles with each attempt."""
+    cap: Duration = setting(_RETRY.cap, _TICK, _DAY)
+    """Maximum delay between two attempts."""
 
     @property
     def plain(self) -> RetryPolicy:
@@ -341,53 +324,50 @@ class RetrySettings(RetryPolicy):
 class DefinitionsSettings:
     """Where `longshore up` reads definition files."""
 
-    folder: OptionalPath = setting(
-        "Directory of longshore.yaml and definitions/; none: no files are read.", Path()
-    )
-    watch_every: Duration = setting(
-        "Time between two checks for changed files; 0: files are read only at the start.",
-        *(_SECOND, _ZERO, _HOUR),
-    )
+    folder: OptionalPath = Path()
+    """Directory of longshore.yaml and definitions/; none: no files are read."""
+    watch_every: Duration = setting(_SECOND, _ZERO, _HOUR)
+    """Time between two checks for changed files; 0: files are read only at the start."""
 
 
 @section
 class SizesSettings:
     """Limits on sizes and numbers."""
 
-    max_tasks_per_job: int = setting(
-        "Maximum number of tasks in a job.", MAX_TASKS_PER_JOB, 1, 100_000
-    )
-    input_bytes: ByteSize = setting("Maximum size of an input.", ByteSize(50 * MIB), KIB, GIB)
-    result_bytes: ByteSize = setting("Maximum size of a result.", ByteSize(50 * MIB), KIB, GIB)
-    output_bytes_per_attempt: ByteSize = setting(
-        "Maximum output of an attempt; the rest is dropped.", ByteSize(100 * MIB), KIB, 100 * GIB
-    )
-    artifact_bytes_per_attempt: ByteSize = setting(
-        "Maximum size of all artifacts of an attempt.", GIB, ByteSize(0), 1_000 * GIB
-    )
-    events_ttl_days: int = setting(
-        "Days until the `ttl` of an event; 0: none. Only AWS deletes events (aws.keep_events).",
-        *(0, 0, 36_500),
-    )
+    max_tasks_per_job: int = setting(MAX_TASKS_PER_JOB, 1, 100_000)
+    """Maximum number of tasks in a job."""
+    input_bytes: ByteSize = setting(ByteSize(50 * MIB), KIB, GIB)
+    """Maximum size of an input."""
+    result_bytes: ByteSize = setting(ByteSize(50 * MIB), KIB, GIB)
+    """Maximum size of a result."""
+    output_bytes_per_attempt: ByteSize = setting(ByteSize(100 * MIB), KIB, 100 * GIB)
+    """Maximum output of an attempt; the rest is dropped."""
+    artifact_bytes_per_attempt: ByteSize = setting(GIB, ByteSize(0), 1_000 * GIB)
+    """Maximum size of all artifacts of an attempt."""
+    events_ttl_days: int = setting(0, 0, 36_500)
+    """Days until the `ttl` of an event; 0: none. Only AWS deletes events (aws.keep_events)."""
 
 
 @section
 class ApiSettings:
     """Where the API listens, and the limits of a request."""
 
-    host: Host = setting("Address that the API listens on.", "127.0.0.1")
-    port: int = setting("Port that the API listens on; 0: any free port.", 8421, 0, 65_535)
-    hosts: Annotated[tuple[Host, ...], Listed, Field(min_length=1)] = setting(
-        "Host names that requests may use for the server; * allows any.",
-        ("127.0.0.1", "localhost", "::1"),
+    host: Host = "127.0.0.1"
+    """Address that the API listens on."""
+    port: int = setting(8421, 0, 65_535)
+    """Port that the API listens on; 0: any free port."""
+    hosts: Annotated[tuple[Host, ...], Listed, Field(min_length=1)] = (
+        "127.0.0.1",
+        "localhost",
+        "::1",
     )
-    body_bytes: ByteSize = setting(
-        "Maximum size of a request body.", ByteSize(16 * MIB), KIB, 1024 * MIB
-    )
-    requests_per_second: int = setting(
-        "Maximum number of requests per second and key.", 100, 1, 1_000_000
-    )
-    burst: int = setting("Maximum burst of requests per key.", 500, 1, 1_000_000)
+    """Host names that requests may use for the server; * allows any."""
+    body_bytes: ByteSize = setting(ByteSize(16 * MIB), KIB, 1024 * MIB)
+    """Maximum size of a request body."""
+    requests_per_second: int = setting(100, 1, 1_000_000)
+    """Maximum number of requests per second and key."""
+    burst: int = setting(500, 1, 1_000_000)
+    """Maximum burst of requests per key."""
 
     @property
     def rate(self) -> Rate:
@@ -399,56 +379,41 @@ class ApiSettings:
 class AgentSettings:
     """How agent tasks reach their model, and what they may do on this machine."""
 
-    api_key: OptionalSecret = setting("Key for the model API; also read from ANTHROPIC_API_KEY.")
-    auth_token: OptionalSecret = setting(
-        "Bearer token instead of an API key; also read from ANTHROPIC_AUTH_TOKEN."
-    )
-    oauth_token: OptionalSecret = setting(
-        "Subscription token instead of an API key; also read from CLAUDE_CODE_OAUTH_TOKEN."
-    )
-    base_url: Url = setting("URL of the model API; none: the public one.")
-    model: OptionalText = setting("Model of agents whose definition sets none.")
-    cli_path: Annotated[Path | None, Optionally] = setting(
-        "Path of the agent's command line; none: the one of the SDK."
-    )
-    retries: int = setting(
-        "How often a request to the model is retried before the attempt fails.",
-        *(2, 0, 10),
-    )
-    response_timeout: Duration = setting(
-        "Time in which the model API must begin to answer.",
-        *(2 * _MINUTE, _SECOND, 60 * _MINUTE),
-    )
-    stall_timeout: Duration = setting(
-        "Time without data after which an answer that has begun is abandoned.",
-        *(_MINUTE, 10 * _SECOND, 60 * _MINUTE),
-    )
-    memory_per_agent: ByteSize = setting(
-        "Memory that is reserved for each agent.", ByteSize(400 * MIB), MIB, 1024 * GIB
-    )
-    memory_ceiling: ByteSize = setting(
-        "Memory that the agents of a worker may use together; further agents wait."
-        " 0: half of the memory of the machine or its container.",
-        *(ByteSize(0), ByteSize(0), 1024 * GIB),
-    )
-    usd_per_day: Annotated[PositiveFloat | None, Optionally] = setting(
-        "Dollars that a tenant's agents may spend in a day (UTC)."
-    )
-    tokens_per_day: Annotated[PositiveInt | None, Optionally] = setting(
-        "Tokens that a tenant's agents may use in a day (UTC)."
-    )
-    minutes_per_day: Annotated[PositiveFloat | None, Optionally] = setting(
-        "Minutes that a tenant's agents may run in a day (UTC)."
-    )
-    allow_bypass: bool = setting(
-        "Whether a definition may set bypassPermissions: any tool, without approval.", False
-    )
-    local_repositories: bool = setting(
-        "Whether a definition may name a repository on this machine.", False
-    )
-    preload: bool = setting(
-        "Whether workers load the agent SDK at startup instead of with the first agent.", False
-    )
+    api_key: OptionalSecret = None
+    """Key for the model API; also read from ANTHROPIC_API_KEY."""
+    auth_token: OptionalSecret = None
+    """Bearer token instead of an API key; also read from ANTHROPIC_AUTH_TOKEN."""
+    oauth_token: OptionalSecret = None
+    """Subscription token instead of an API key; also read from CLAUDE_CODE_OAUTH_TOKEN."""
+    base_url: Url = None
+    """URL of the model API; none: the public one."""
+    model: OptionalText = None
+    """Model of agents whose definition sets none."""
+    cli_path: Annotated[Path | None, Optionally] = None
+    """Path of the agent's command line; none: the one of the SDK."""
+    retries: int = setting(2, 0, 10)
+    """How often a request to the model is retried before the attempt fails."""
+    response_timeout: Duration = setting(2 * _MINUTE, _SECOND, 60 * _MINUTE)
+    """Time in which the model API must begin to answer."""
+    stall_timeout: Duration = setting(_MINUTE, 10 * _SECOND, 60 * _MINUTE)
+    """Time without data after which an answer that has begun is abandoned."""
+    memory_per_agent: ByteSize = setting(ByteSize(400 * MIB), MIB, 1024 * GIB)
+    """Memory that is reserved for each agent."""
+    memory_ceiling: ByteSize = setting(ByteSize(0), ByteSize(0), 1024 * GIB)
+    """Memory that the agents of a worker may use together; further agents wait. 0: half of the
+    memory of the machine or its container."""
+    usd_per_day: Annotated[PositiveFloat | None, Optionally] = None
+    """Dollars that a tenant's agents may spend in a day (UTC)."""
+    tokens_per_day: Annotated[PositiveInt | None, Optionally] = None
+    """Tokens that a tenant's agents may use in a day (UTC)."""
+    minutes_per_day: Annotated[PositiveFloat | None, Optionally] = None
+    """Minutes that a tenant's agents may run in a day (UTC)."""
+    allow_bypass: bool = False
+    """Whether a definition may set bypassPermissions: any tool, without approval."""
+    local_repositories: bool = False
+    """Whether a definition may name a repository on this machine."""
+    preload: bool = False
+    """Whether workers load the agent SDK at startup instead of with the first agent."""
 
     @property
     def day_budget(self) -> Budget:
@@ -479,76 +444,62 @@ class AgentSettings:
 class AwsSettings:
     """Where the installation is. Credentials are found as by other AWS tools."""
 
-    region: OptionalText = setting("Region of the installation; none: that of the AWS profile.")
-    bucket: OptionalText = setting("Bucket of the blobs, as `longshore aws deploy` names it.")
-    endpoint_url: OptionalText = setting("Endpoint of an AWS emulator, for tests.")
-    shards: int = setting(
-        "Partitions that index keys are spread over; can be raised, but never lowered.", 4, 1, 256
-    )
-    keep_events: Duration = setting(
-        "How long DynamoDB keeps events; 0: forever.", _ZERO, _ZERO, 10 * _YEAR
-    )
-    keep_output: Duration = setting(
-        "How long DynamoDB keeps output; 0: forever.", 30 * _DAY, _ZERO, 10 * _YEAR
-    )
-    functions: bool = setting(
-        "Whether Lambda functions dispatch and sweep, as `longshore aws deploy` sets up; "
-        "otherwise workers do.",
-        True,
-    )
-    event_indexes: Literal["few", "all"] = setting(
-        "Indexes of the event table that are filled. `few`: those that Longshore reads, a quarter"
-        " of the writes. `all`: all seven, for external queries; cannot be changed back.",
-        "few",
-    )
-    heartbeat_every: Duration = setting(
-        "Interval that `longshore.aws.heartbeat_interval_sec()` returns for `SQSHeartbeat`.",
-        *(5 * _MINUTE, _SECOND, 12 * _HOUR),
-    )
+    region: OptionalText = None
+    """Region of the installation; none: that of the AWS profile."""
+    bucket: OptionalText = None
+    """Bucket of the blobs, as `longshore aws deploy` names it."""
+    endpoint_url: OptionalText = None
+    """Endpoint of an AWS emulator, for tests."""
+    shards: int = setting(4, 1, 256)
+    """Partitions that index keys are spread over; can be raised, but never lowered."""
+    keep_events: Duration = setting(_ZERO, _ZERO, 10 * _YEAR)
+    """How long DynamoDB keeps events; 0: forever."""
+    keep_output: Duration = setting(30 * _DAY, _ZERO, 10 * _YEAR)
+    """How long DynamoDB keeps output; 0: forever."""
+    functions: bool = True
+    """Whether Lambda functions dispatch and sweep, as `longshore aws deploy` sets up; otherwise
+    workers do."""
+    event_indexes: Literal["few", "all"] = "few"
+    """Indexes of the event table that are filled. `few`: those that Longshore reads, a quarter of
+    the writes. `all`: all seven, for external queries; cannot be changed back."""
+    heartbeat_every: Duration = setting(5 * _MINUTE, _SECOND, 12 * _HOUR)
+    """Interval that `longshore.aws.heartbeat_interval_sec()` returns for `SQSHeartbeat`."""
 
 
 @section
 class HealthSettings(HealthPolicy):
     """When a running task counts as healthy, and how often that is checked."""
 
-    enabled: Annotated[Literal["auto", "true", "false"], Choice] = setting(
-        "Whether health is checked regularly; auto: unless the environment is dev.", "auto"
-    )
-    every: Duration = setting("Time between two checks.", 300 * _SECOND, _SECOND, _DAY)
-    longest_run: Duration = setting(
-        "Time an attempt may run before it counts as overtime.", _HEALTH.longest_run, _SECOND, _YEAR
-    )
-    healthy_within: Duration = setting(
-        "Time since its last event up to which a task is healthy.",
-        *(_HEALTH.healthy_within, _SECOND, _YEAR),
-    )
-    warning_within: Duration = setting(
-        "Time since its last event up to which there is only a warning.",
-        *(_HEALTH.warning_within, _SECOND, _YEAR),
-    )
-    cool_down: Duration = setting(
-        "Time before an unchanged problem is reported again.", _HOUR, _ZERO, _YEAR
-    )
+    enabled: Annotated[Literal["auto", "true", "false"], Choice] = "auto"
+    """Whether health is checked regularly; auto: unless the environment is dev."""
+    every: Duration = setting(300 * _SECOND, _SECOND, _DAY)
+    """Time between two checks."""
+    longest_run: Duration = setting(_HEALTH.longest_run, _SECOND, _YEAR)
+    """Time an attempt may run before it counts as overtime."""
+    healthy_within: Duration = setting(_HEALTH.healthy_within, _SECOND, _YEAR)
+    """Time since its last event up to which a task is healthy."""
+    warning_within: Duration = setting(_HEALTH.warning_within, _SECOND, _YEAR)
+    """Time since its last event up to which there is only a warning."""
+    cool_down: Duration = setting(_HOUR, _ZERO, _YEAR)
+    """Time before an unchanged problem is reported again."""
 
 
 @section
 class AlertsSettings:
     """Where alerts about unhealthy tasks are sent; without a channel there are none."""
 
-    slack_token: Token = setting("Token of the bot that posts to the Slack channel.")
-    slack_channel: Channel = setting("Slack channel to post to: its ID (recommended) or name.")
-    slack_webhook: Annotated[OptionalSecret, _secret_url("https")] = setting(
-        "Incoming webhook of Slack, instead of a bot."
-    )
-    webhook_url: Annotated[OptionalSecret, _secret_url("https", "http")] = setting(
-        "URL that signed JSON is sent to."
-    )
-    webhook_secrets: Annotated[tuple[SigningSecret, ...], Listed] = setting(
-        "Secrets that sign the JSON; set two while you rotate them.", ()
-    )
-    timeout: Duration = setting(
-        "Time limit for sending all alerts of a check.", 20 * _SECOND, _SECOND, _HOUR
-    )
+    slack_token: Token = None
+    """Token of the bot that posts to the Slack channel."""
+    slack_channel: Channel = None
+    """Slack channel to post to: its ID (recommended) or name."""
+    slack_webhook: Annotated[OptionalSecret, _secret_url("https")] = None
+    """Incoming webhook of Slack, instead of a bot."""
+    webhook_url: Annotated[OptionalSecret, _secret_url("https", "http")] = None
+    """URL that signed JSON is sent to."""
+    webhook_secrets: Annotated[tuple[SigningSecret, ...], Listed] = ()
+    """Secrets that sign the JSON; set two while you rotate them."""
+    timeout: Duration = setting(20 * _SECOND, _SECOND, _HOUR)
+    """Time limit for sending all alerts of a check."""
 
     def __post_init__(self) -> None:
         pairs = (
@@ -568,30 +519,29 @@ class AlertsSettings:
 class Settings:
     """All settings. ``load_settings`` fills them in; built directly, they are the defaults."""
 
-    data_dir: Annotated[Path, AfterValidator(_expand)] = setting(
-        "Data folder: the database, the blobs and the server's API key.", Path(".longshore")
-    )
-    backend: Annotated[Literal["sqlite", "aws"], Choice] = setting(
-        "Where state is kept: in the data folder, or on AWS.", "sqlite"
-    )
-    app: Name = setting("Name of the application in events.", "longshore")
-    tenant: Name = setting("Tenant that commands work for.", "default")
-    environment: Name = setting(
-        "Name of the stage; in dev, health is not checked by default.", "dev"
-    )
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], Choice] = setting(
-        "Lowest level of the records that are logged.", "info"
-    )
-    log_format: Annotated[Literal["auto", "text", "json"], Choice] = setting(
-        "Format of log records; auto: text in a terminal, else json.", "auto"
-    )
-    log_file: OptionalPath = setting("File that a worker or supervisor logs to instead of stderr.")
-    url: OptionalText = setting("Server that the command line uses instead of the data directory.")
-    api_key: OptionalSecret = setting("Key that the command line sends to a server.")
-    contexts_file: Path = setting(  # expanded at use: the documented default has no user name
-        "File in which the command line stores servers and keys.",
-        Path("~/.config/longshore/contexts.json"),
-    )
+    data_dir: Annotated[Path, AfterValidator(_expand)] = Path(".longshore")
+    """Data folder: the database, the blobs and the server's API key."""
+    backend: Annotated[Literal["sqlite", "aws"], Choice] = "sqlite"
+    """Where state is kept: in the data folder, or on AWS."""
+    app: Name = "longshore"
+    """Name of the application in events."""
+    tenant: Name = "default"
+    """Tenant that commands work for."""
+    environment: Name = "dev"
+    """Name of the stage; in dev, health is not checked by default."""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Choice] = "info"
+    """Lowest level of the records that are logged."""
+    log_format: Annotated[Literal["auto", "text", "json"], Choice] = "auto"
+    """Format of log records; auto: text in a terminal, else json."""
+    log_file: OptionalPath = None
+    """File that a worker or supervisor logs to instead of stderr."""
+    url: OptionalText = None
+    """Server that the command line uses instead of the data directory."""
+    api_key: OptionalSecret = None
+    """Key that the command line sends to a server."""
+    # Expanded at use: the documented default has no user name.
+    contexts_file: Path = Path("~/.config/longshore/contexts.json")
+    """File in which the command line stores servers and keys."""
     worker: WorkerSettings = WorkerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()
