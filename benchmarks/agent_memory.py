@@ -19,7 +19,7 @@ from benchmarks.figures import Figure, under
 from benchmarks.harness import scratch
 from benchmarks.processes import children_of_all, name_of, pss_kib, rss_kib
 from benchmarks.scale import Scale
-from longshore.settings import AgentSettings
+from longshore.settings.model import AgentSettings
 
 _SLOTS, _FITTING_AGENTS = 8, 3
 _POLL_S = 0.05

@@ -14,7 +14,7 @@ from benchmarks.rounds import compare_writes
 from benchmarks.scale import Scale
 from benchmarks.stub import without_children
 from benchmarks.system import TRUE, drain, open_system, submit
-from longshore.settings import WorkerSettings
+from longshore.settings.model import WorkerSettings
 
 _USUAL = WorkerSettings().concurrency
 _MANY = 64

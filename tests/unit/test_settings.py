@@ -13,12 +13,11 @@ from longshore.settings import (
     ENVIRONMENT_ALIASES,
     FIELDS,
     Settings,
-    WorkerSettings,
     child_environment,
     descriptions,
     variable_of,
 )
-from longshore.settings.model import format_value, plain_problem
+from longshore.settings.model import WorkerSettings, format_value, plain_problem
 from tests.factories import SECOND
 from tests.unit.settings_loading import load_settings_for_test, row
 

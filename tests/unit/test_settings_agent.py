@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ByteSize
 
-from longshore.settings import AgentSettings
+from longshore.settings.model import AgentSettings
 
 MIB = 2**20
 

@@ -19,8 +19,13 @@ from longshore.audit.memory_reader import read_snapshot
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import LongshoreError
-from longshore.settings import RetrySettings, Settings, WorkerSettings
-from longshore.settings.model import AlertsSettings, HealthSettings
+from longshore.settings.model import (
+    AlertsSettings,
+    HealthSettings,
+    RetrySettings,
+    Settings,
+    WorkerSettings,
+)
 from longshore.wiring.services import Intervals
 from verification.simulation import oracle
 from verification.simulation.clients import Clients

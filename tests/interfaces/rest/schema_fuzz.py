@@ -21,7 +21,7 @@ from schemathesis.specs.openapi import checks
 
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.settings import AgentSettings
+from longshore.settings.model import AgentSettings
 from tests.interfaces.dead_store import fail
 from tests.interfaces.rest.server import RestServer, a_task, run_server
 

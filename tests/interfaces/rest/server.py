@@ -16,7 +16,7 @@ import httpx
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.server import bind_socket, serve
-from longshore.settings import ApiSettings, Settings, WorkerSettings
+from longshore.settings.model import ApiSettings, Settings, WorkerSettings
 from longshore.testing.memory.backend import memory_backend
 from longshore.wiring.services import Intervals, Services, open_services
 

@@ -10,7 +10,7 @@ from longshore.core.api_keys import ApiScope as KeyScope
 from longshore.core.budgets import MAX_AMOUNT, Budget, BudgetScope, BudgetUnit
 from longshore.core.events.types import Usage
 from longshore.core.ids import task_id_of
-from longshore.settings import AgentSettings
+from longshore.settings.model import AgentSettings
 from tests.interfaces.parked_agents import (
     SPENT,
     USED_UP,

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 
 from longshore.core.api_keys import ApiScope
-from longshore.settings import AgentSettings
+from longshore.settings.model import AgentSettings
 from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
 
 SECRET_TEXT = "only-for-acme"
