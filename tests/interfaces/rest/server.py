@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
@@ -146,7 +145,3 @@ def a_task(key: str, *parents: str, argv: tuple[str, ...] = ("true",), **fields:
     if parents:
         task["dependsOn"] = list(parents)
     return {**task, **fields}
-
-
-def gzip_json(document: Any) -> bytes:
-    return gzip.compress(json.dumps(document).encode())

@@ -1,13 +1,11 @@
 """Reads requests: JSON bodies, and parameters that several routes have.
 
 Everything that a client controls has a limit. The framework's parser has no limit of size or depth,
-takes the last of two equal keys, and accepts NaN. Compressed bodies are decompressed here, up to
-the same limit of size.
+takes the last of two equal keys, and accepts NaN. Compressed bodies are refused.
 """
 
 from __future__ import annotations
 
-import zlib
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Query, Request
@@ -24,7 +22,6 @@ MAX_LONG_PAGE_SIZE = 1_000
 """For small items: output chunks, events, ids."""
 
 _JSON = "application/json"
-_GZIP_BITS = 16 + zlib.MAX_WBITS
 
 
 async def _read_document(request: Request) -> Any:
@@ -93,35 +90,21 @@ def _parse(data: bytes) -> Any:
     try:
         return parse_json(data.decode())
     except (UnicodeDecodeError, UnreadableDocument) as error:
-        raise _malformed_body(str(error)) from None
+        detail = f"the body is not a JSON document: {error}"
+        raise ApiProblem(400, "malformed", detail) from None
 
 
 async def _read_body(request: Request, limit: int) -> bytes:
     kind = request.headers.get("content-type", _JSON).partition(";")[0].strip().lower()
     if kind != _JSON and not kind.endswith("+json"):
         raise ApiProblem(415, "media-type", f"expected {_JSON}, not {kind[:100]!r}")
-    packing = request.headers.get("content-encoding", "identity").strip().lower()
-    if packing not in ("identity", "gzip"):
-        message = f"expected a body as it is or packed by gzip, not by {packing[:50]!r}"
-        raise ApiProblem(415, "encoding", message, headers={"Accept-Encoding": "gzip"})
-    unpack = zlib.decompressobj(_GZIP_BITS) if packing == "gzip" else None
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        message = f"expected a body that is not compressed, not one in {encoding[:50]!r}"
+        raise ApiProblem(415, "encoding", message, headers={"Accept-Encoding": "identity"})
     data = bytearray()
     async for piece in request.stream():
-        data += piece if unpack is None else _decompress(unpack, piece, limit + 1 - len(data))
+        data += piece
         if len(data) > limit:
             raise ApiProblem(413, "too-large", f"the body has more than {limit} bytes")
-    if unpack is not None and not unpack.eof:
-        raise _malformed_body("its gzip stream is cut short")
     return bytes(data)
-
-
-def _decompress(decompressor: Any, chunk: bytes, limit: int) -> bytes:
-    try:
-        # Stop at the limit: a few compressed bytes can expand to gigabytes.
-        return bytes(decompressor.decompress(chunk, max(limit, 1)))
-    except zlib.error:
-        raise _malformed_body("it is not packed by gzip, although it says so") from None
-
-
-def _malformed_body(reason: str) -> ApiProblem:
-    return ApiProblem(400, "malformed", f"the body is not a JSON document: {reason}")
