@@ -69,7 +69,7 @@ async def _change_definitions(harness: ErrorHarness, app: Application) -> None:
     job = {"tasks": [{"taskId": "own", "name": "own"}], "definitions": [_DEFINITION]}
     await ask(lambda: app.submit_file(job, request_id="own"))
     await harness.wait_for_jobs("own")
-    await ask(lambda: app.put_definition(_CHANGED))
+    await ask(lambda: app.put_definition("own", _CHANGED))
     await ask(lambda: app.list_definitions())
     await ask(lambda: app.get_definition("own"))
     await ask(lambda: app.list_definition_versions("own"))

@@ -366,8 +366,11 @@ CASES: dict[str, Case] = {
     "get_definition: an old version": lambda o: o.get_definition("report", version=1),
     "get_definition: built in": lambda o: o.get_definition("command"),
     "list_definition_versions": lambda o: o.list_definition_versions("report"),
-    "put_definition": lambda o: o.put_definition({"name": "new", "runner": "command"}),
-    "put_definition: invalid": lambda o: o.put_definition({"name": "new", "runner": "odd"}),
+    "put_definition": lambda o: o.put_definition("new", {"runner": "command"}),
+    "put_definition: invalid": lambda o: o.put_definition("new", {"runner": "odd"}),
+    "put_definition: another name": lambda o: o.put_definition(
+        "new", {"name": "other", "runner": "command"}
+    ),
     "delete_definition": lambda o: o.delete_definition("report"),
     "delete_definition: unknown": lambda o: o.delete_definition("unknown"),
     "list_paused_queues": lambda o: o.list_paused_queues(),

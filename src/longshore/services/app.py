@@ -27,7 +27,7 @@ from longshore.core.events.types import TaskHealthCheck
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import CommandRefused, LongshoreError, NotFound
+from longshore.errors import CommandRefused, InvalidJob, LongshoreError, NotFound, Problem
 from longshore.ports.backend import Backend
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputPosition
@@ -807,12 +807,22 @@ class Application:
             raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
         return _definition_list(stored)
 
-    async def put_definition(self, document: Mapping[str, Any]) -> d.DefinitionDocument:
+    @over_http(d.DefinitionDocument, "PUT", "task-definitions/{name}", repeatable=True)
+    async def put_definition(self, name: str, document: Any) -> d.DefinitionDocument:
         """Store the next version of a definition; the same content again stores nothing.
+
+        Args:
+            document: Its name may be left out. Its version is ignored, so that a definition that
+                was read can be stored again.
 
         Raises:
             InvalidJob: with everything that is wrong with it.
         """
+        if isinstance(document, Mapping):
+            if document.get("name", name) != name:
+                raise InvalidJob([Problem("name", f"expected {name!r}, the name in the request")])
+            fields = {field: value for field, value in document.items() if field != "version"}
+            document = {**fields, "name": name}
         definition = read_definition(document)
         return d.definition_document(await self._backend.definitions.put(self._tenant, definition))
 

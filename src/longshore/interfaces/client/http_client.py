@@ -112,16 +112,7 @@ class HttpClient(HttpTransport, _Operations):
 
     # Jobs and tasks -----------------------------------------------------------------------------
 
-    async def submit_file(
-        self,
-        document: Any,
-        *,
-        request_id: str | None = None,
-        definitions: Sequence[Definition] = (),
-    ) -> d.AcceptedJobDocument:
-        job, missing = await self._read_file(document, definitions, {})
-        await self._store_definitions(missing, {})
-        return await self.submit(job, request_id=request_id)
+    submit_file = Application.submit_file  # by submit_many
 
     async def submit_many(
         self, files: Sequence[Submission]
@@ -185,7 +176,7 @@ class HttpClient(HttpTransport, _Operations):
         self, definitions: Sequence[Definition], newest: dict[str, Definition]
     ) -> None:
         for definition in definitions:
-            await self.put_definition(d.definition_request(definition))
+            await self.put_definition(definition.name, d.definition_request(definition))
             newest[definition.name] = definition
 
     async def _validate(
@@ -251,17 +242,6 @@ class HttpClient(HttpTransport, _Operations):
     ) -> d.ReplayResultDocument:
         body = {"matching": _filter_fields(dead_filter)}
         return await self._send(d.ReplayResultDocument, "dead-letters/replay", body)
-
-    # Definitions --------------------------------------------------------------------------------
-
-    async def put_definition(self, document: Mapping[str, Any]) -> d.DefinitionDocument:
-        return await self._send(
-            d.DefinitionDocument,
-            f"task-definitions/{_segment(str(document.get('name') or ''))}",
-            dict(document),
-            method="PUT",
-            repeatable=True,
-        )
 
 
 def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[..., Awaitable[Any]]:

@@ -278,8 +278,8 @@ async def definitions_apply(
         existing = (await client.app.list_definitions()).definitions
         versions = {definition.name: definition.version for definition in existing}
         stored = [
-            await client.app.put_definition(definition_request(file.definition))
-            for file in reading.definitions
+            await client.app.put_definition(definition.name, definition_request(definition))
+            for definition in (file.definition for file in reading.definitions)
         ]
         options.print_listing(
             DefinitionList(definitions=stored),

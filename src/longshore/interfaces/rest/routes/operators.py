@@ -63,19 +63,9 @@ def list_definition_versions(
     """List every version of a definition, from the first, also of a deleted one."""
 
 
-@definition_router.put(
-    "/task-definitions/{name}",
-    **answers(d.DefinitionDocument, body=s.DefinitionRequestDocument),
-)
-async def put_definition(operations: Operator, name: str, document: Body) -> Response:
+@operation_route(definition_router, Application.put_definition, body=s.DefinitionRequestDocument)
+def put_definition(operations: Operator, name: str, document: Body) -> None:
     """Store the next version; the same content again stores nothing. Running jobs keep theirs."""
-    if isinstance(document, dict):
-        if document.get("name", name) != name:
-            raise ApiProblem(422, "invalid", "the name in the body is not the name in the path")
-        # What was read can be sent again, and it has a version.
-        fields = {field: value for field, value in document.items() if field != "version"}
-        document = {**fields, "name": name}
-    return respond(await operations.put_definition(document))
 
 
 @operation_route(definition_router, Application.delete_definition, 404, status=204)
