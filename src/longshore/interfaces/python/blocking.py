@@ -29,8 +29,7 @@ from longshore.interfaces.python.calls import (
     Submittable,
 )
 from longshore.interfaces.python.client import AsyncClient
-from longshore.interfaces.python.connection import JobOutputChunk, JobStatus
-from longshore.interfaces.python.jobs import AsyncJob, Timeout
+from longshore.interfaces.python.jobs import AsyncJob, JobOutputChunk, JobStatus, Timeout
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")

@@ -20,8 +20,7 @@ from longshore.interfaces.python.calls import (
     Submittable,
     prepare_job,
 )
-from longshore.interfaces.python.connection import Connection, open_connection
-from longshore.interfaces.python.jobs import AsyncJob
+from longshore.interfaces.python.jobs import AsyncJob, Connection, open_connection
 from longshore.services.submit import Submission
 from longshore.services.worker.group import WorkerGroup
 from longshore.settings import load_settings

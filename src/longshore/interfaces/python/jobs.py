@@ -1,12 +1,16 @@
-"""A submitted job: wait, results, output, events, cancel, resume."""
+"""A submitted job: wait, results, output, events, cancel, resume.
+
+What it returns are plain dataclasses that stay valid after the client is closed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from datetime import timedelta
-from typing import Any, Generic, TypeVar, cast, overload
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from longshore.core.events.event import Event
 from longshore.core.ids import task_id_of
@@ -16,12 +20,15 @@ from longshore.core.tasks.states import JobState, TaskState
 from longshore.core.text.durations import parse_duration
 from longshore.errors import CommandRefused, TaskCancelledError, TaskFailedError, UsageError
 from longshore.interfaces.python.calls import Call, PreparedJob
-from longshore.interfaces.python.connection import Connection, JobOutputChunk, JobStatus
 from longshore.services import documents as d
-from longshore.services.app import POLL_INTERVAL
+from longshore.services.app import POLL_INTERVAL, Application, Caller
 from longshore.services.followers import follow_events, job_feed
-from longshore.services.reads import get_task_of
+from longshore.services.reads import get_job_of, get_task_of
+from longshore.services.worker.group import WorkerGroup
 from longshore.settings import Settings
+
+if TYPE_CHECKING:
+    from longshore.wiring.services import Services
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
@@ -33,6 +40,130 @@ Timeout = str | float | timedelta | None
 _FIRST_POLL = timedelta(milliseconds=5)
 _MAX_POLL = timedelta(milliseconds=100)
 _SHOWN_KEYS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    """A task at one moment."""
+
+    id: str
+    key: str
+    state: TaskState
+    attempt: int  # 0: none yet
+    max_attempts: int
+    error: str | None  # of the latest attempt that failed
+    category: str | None
+
+    @classmethod
+    def from_row(cls, row: TaskRow) -> TaskStatus:
+        return cls(
+            id=row.id,
+            key=row.spec.key,
+            state=row.state,
+            attempt=row.attempt,
+            max_attempts=row.spec.retry.max_attempts,
+            error=row.failure.message if row.failure else None,
+            category=row.failure.category.value if row.failure else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """A job at one moment, with its tasks by key."""
+
+    id: str
+    name: str | None
+    state: JobState
+    round: int
+    total: int
+    completed: int
+    failed: int
+    cancelled: int
+    blocked: int  # behind a task that failed or was cancelled
+    created_at: datetime
+    finished_at: datetime | None
+    tasks: Mapping[str, TaskStatus]
+
+    @classmethod
+    def from_rows(cls, row: JobRow, tasks: list[TaskRow]) -> JobStatus:
+        return cls(
+            id=row.id,
+            name=row.spec.name,
+            state=row.state,
+            round=row.round,
+            total=row.total,
+            completed=len(row.completed),
+            failed=len(row.failed),
+            cancelled=len(row.cancelled),
+            blocked=len(row.blocked),
+            created_at=row.spec.created_at,
+            finished_at=row.finished_at,
+            tasks={task.spec.key: TaskStatus.from_row(task) for task in tasks},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutputChunk:
+    """A chunk of a task's output; it may end in the middle of a line."""
+
+    key: str
+    attempt: int
+    stream: d.Stream
+    data: bytes
+    at: datetime
+
+    @classmethod
+    def from_document(cls, document: d.OutputChunkDocument) -> JobOutputChunk:
+        return cls(
+            key=document.task_id,
+            attempt=document.attempt,
+            stream=document.stream,
+            data=document.data,
+            at=datetime.fromisoformat(document.at),
+        )
+
+    @property
+    def text(self) -> str:
+        """The chunk as text; invalid bytes are replaced."""
+        return self.data.decode(errors="replace")
+
+
+@contextlib.asynccontextmanager
+async def open_connection(settings: Settings) -> AsyncIterator[Connection]:
+    """The data folder; it is created if it does not exist."""
+    from longshore.wiring.services import open_services
+
+    async with open_services(settings) as services:
+        caller = Caller(tenant=settings.tenant, name="user")
+        yield Connection(services, Application(services, caller), settings.tenant)
+
+
+@dataclass(slots=True)
+class Connection:
+    """An open data folder.
+
+    Results, dependencies and events are read as Python values; everything else goes through
+    ``Application``.
+    """
+
+    services: Services
+    operations: Application
+    tenant: str
+    worker_group: WorkerGroup | None = None
+    """Operations that wait fail if this worker group fails."""
+
+    async def while_worker_runs(self, work: Awaitable[AnyT]) -> AnyT:
+        """The result of ``work``; raises at once if the watched worker group fails."""
+        return await (work if self.worker_group is None else self.worker_group.run_alongside(work))
+
+    async def job(self, job_id: str) -> JobRow:
+        return await get_job_of(self.services.backend.ledger, self.tenant, job_id)
+
+    async def tasks_of(self, job: JobRow) -> list[TaskRow]:
+        """The rows of all tasks of a job, in the job's order."""
+        keys = (await self.services.documents.load_graph(job)).keys
+        ids = [task_id_of(job.id, key) for key in keys]
+        return await self.services.backend.ledger.get_tasks(ids)
 
 
 class AsyncJob(Generic[ResultT]):
