@@ -111,6 +111,7 @@ class Caller:
     name: str  # as events show it
     is_admin: bool = True  # sees events about keys
     is_operator: bool = True  # sees dead messages, which belong to no tenant
+    may_define: bool = True  # may submit jobs with definitions
 
 
 class ApplicationServices(Protocol):

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+from longshore.core.api_keys import ApiScope
 from longshore.core.definitions.definition import NO_DEFINITION
 from tests.interfaces.rest.server import a_task, async_test, run_server
 
@@ -82,6 +83,29 @@ async def test_each_job_of_a_batch_has_an_answer(tmp_path: Path) -> None:
         repeated = [answer["job"] for answer in again.json()["answers"]]
         assert [job and job["created"] for job in repeated] == [False, None, None, False]
         assert len((await server.get("/v1/jobs")).json()["jobs"]) == 2
+
+
+@async_test
+async def test_a_job_with_definitions_needs_a_key_that_may_change_them(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        job = {
+            "tasks": [{"taskId": "a", "name": "own"}],
+            "definitions": [{"name": "own", "runner": "command", "options": {"argv": ["true"]}}],
+        }
+        batch = {"jobs": [{"job": {"tasks": [a_task("a")]}}, {"job": job}]}
+        submitter = {"x-api-key": await server.key(ApiScope.SUBMIT)}
+        operator = {"x-api-key": await server.key(ApiScope.SUBMIT, ApiScope.OPERATE)}
+
+        refused = await server.post("/v1/jobs/batch", batch, headers=submitter)
+        before = await server.get("/v1/task-definitions")
+        jobs = (await server.get("/v1/jobs")).json()["jobs"]
+        accepted = await server.post("/v1/jobs/batch", batch, headers=operator)
+        after = await server.get("/v1/task-definitions")
+
+        assert (refused.status_code, "'operate'" in refused.json()["detail"]) == (403, True)
+        assert (before.json()["definitions"], jobs) == ([], [])
+        assert all(answer["job"] for answer in accepted.json()["answers"])
+        assert [item["name"] for item in after.json()["definitions"]] == ["own"]
 
 
 @async_test

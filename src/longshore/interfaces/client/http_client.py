@@ -18,13 +18,11 @@ import httpx
 
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
-from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
-from longshore.core.definitions.reader import split_job_file
+from longshore.core.definitions.reader import DEFINITIONS, split_job_file
 from longshore.core.events.codec import camel_case
 from longshore.core.ids import split_task_id
-from longshore.core.jobs.submission import read_job, referenced_definitions, unknown_definition
-from longshore.core.maximums import MAX_JOBS_PER_BATCH, MAX_TASKS_PER_JOB
-from longshore.errors import InvalidJob, LongshoreError, NotFound, Problem
+from longshore.core.maximums import MAX_JOBS_PER_BATCH
+from longshore.errors import LongshoreError
 from longshore.interfaces.client.transport import (
     BodyTooLarge,
     HttpTransport,
@@ -117,88 +115,33 @@ class HttpClient(HttpTransport, _Operations):
     async def submit_many(
         self, files: Sequence[Submission]
     ) -> list[d.AcceptedJobDocument | LongshoreError]:
-        answers: dict[int, d.AcceptedJobDocument | LongshoreError] = {}
-        batch: dict[int, dict[str, Any]] = {}
-        newest: dict[str, Definition] = {}
-        for number, file in enumerate(files):
-            try:
-                job, missing = await self._read_file(file.document, file.own, newest)
-                if missing:
-                    # The jobs before this one use the definitions that are stored now.
-                    answers |= await self._submit_batch(batch)
-                    batch = {}
-                    await self._store_definitions(missing, newest)
-            except LongshoreError as error:
-                answers[number] = error
-            else:
-                batch[number] = {"job": job, "requestId": file.request_id or draw_request_id()}
-        answers |= await self._submit_batch(batch)
-        return [answers[number] for number in range(len(files))]
+        return await self._submit_batch(
+            [
+                {"job": _job_file(file), "requestId": file.request_id or draw_request_id()}
+                for file in files
+            ]
+        )
 
     async def _submit_batch(
-        self, jobs: Mapping[int, Mapping[str, Any]]
-    ) -> dict[int, d.AcceptedJobDocument | LongshoreError]:
-        """The answers to jobs, by their numbers; too many for one request are sent in halves."""
+        self, jobs: Sequence[Mapping[str, Any]]
+    ) -> list[d.AcceptedJobDocument | LongshoreError]:
+        """The answers to jobs, in their order; too many for one request are sent in halves."""
         if not jobs:
-            return {}
+            return []
         if len(jobs) <= MAX_JOBS_PER_BATCH:
-            body = {"jobs": list(jobs.values())}
+            body = {"jobs": jobs}
             try:
                 sent = await self._send(d.BatchAnswersDocument, "jobs/batch", body, repeatable=True)
             except LongshoreError as error:
                 if len(jobs) == 1 or not isinstance(error, BodyTooLarge):
-                    return dict.fromkeys(jobs, error)
+                    return [error] * len(jobs)
             else:
-                return {
-                    number: answer.job or self.error_of(cast("d.ProblemDocument", answer.problem))
-                    for number, answer in zip(jobs, sent.answers, strict=True)
-                }
-        items, half = list(jobs.items()), len(jobs) // 2
-        answers = await self._submit_batch(dict(items[:half]))
-        return answers | await self._submit_batch(dict(items[half:]))
-
-    async def _read_file(
-        self, document: Any, definitions: Sequence[Definition], newest: Mapping[str, Definition]
-    ) -> tuple[Any, list[Definition]]:
-        """The job of a file and the definitions to store before it is sent; all of it is valid.
-
-        Args:
-            newest: Definitions that were stored for other files, by name.
-        """
-        in_file, job, problems = split_job_file(document)
-        own = [*definitions, *in_file]
-        missing = [item for item in own if newest.get(item.name) != item]
-        if missing or problems:
-            await self._validate(job, own, problems)
-        return job, missing
-
-    async def _store_definitions(
-        self, definitions: Sequence[Definition], newest: dict[str, Definition]
-    ) -> None:
-        for definition in definitions:
-            await self.put_definition(definition.name, d.definition_request(definition))
-            newest[definition.name] = definition
-
-    async def _validate(
-        self, job: Any, own: Sequence[Definition], own_problems: Sequence[Problem]
-    ) -> None:
-        """Check a job file before anything of it is stored."""
-        problems = list(own_problems)
-        try:
-            read_job(job, limit=MAX_TASKS_PER_JOB)
-        except InvalidJob as error:
-            problems += error.problems
-        names = {*BUILTIN_DEFINITIONS, *(definition.name for definition in own)}
-        for index, name in referenced_definitions(job):
-            try:
-                if name not in names:
-                    await self.get_definition(name)
-            except NotFound:
-                problems.append(unknown_definition(index, name))
-            else:
-                names.add(name)
-        if problems:
-            raise InvalidJob(problems)
+                return [
+                    answer.job or self.error_of(cast("d.ProblemDocument", answer.problem))
+                    for answer in sent.answers
+                ]
+        half = len(jobs) // 2
+        return [*await self._submit_batch(jobs[:half]), *await self._submit_batch(jobs[half:])]
 
     async def get_job(self, job_id: str, *, limit: int = 100) -> d.JobDetailDocument:
         job = await self._get(
@@ -242,6 +185,14 @@ class HttpClient(HttpTransport, _Operations):
     ) -> d.ReplayResultDocument:
         body = {"matching": _filter_fields(dead_filter)}
         return await self._send(d.ReplayResultDocument, "dead-letters/replay", body)
+
+
+def _job_file(file: Submission) -> Any:
+    """The document of a job file, with the definitions that come with it."""
+    in_file, job, problems = split_job_file(file.document)
+    if not file.own or problems or not isinstance(job, Mapping):
+        return file.document  # the server reports what is wrong with it
+    return {**job, DEFINITIONS: [d.definition_request(item) for item in (*file.own, *in_file)]}
 
 
 def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[..., Awaitable[Any]]:

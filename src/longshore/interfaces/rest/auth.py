@@ -31,6 +31,12 @@ class RestServices(Protocol):
     def application(self, caller: Caller | None = None, *, poll: timedelta) -> Application: ...
 
 
+def scope_missing(scope: ApiScope) -> ApiProblem:
+    """The problem of a request whose key does not have the scope."""
+    detail = f"this needs a key with the scope '{scope.value}' or 'admin'"
+    return ApiProblem(403, "not-allowed", detail)
+
+
 def require_scope(
     scope: ApiScope, *, all_tenants: bool = False
 ) -> Callable[..., Awaitable[Application]]:
@@ -58,8 +64,7 @@ def require_scope(
             detail = f"too many requests with this key; try again in {seconds} s"
             raise ApiProblem(429, "too-many-requests", detail, headers={"Retry-After": seconds})
         if not record.allows(scope):
-            detail = f"this needs a key with the scope '{scope.value}' or 'admin'"
-            raise ApiProblem(403, "not-allowed", detail)
+            raise scope_missing(scope)
         if all_tenants and not api_keys.is_operator_admin(record):
             detail = (
                 "this concerns all tenants: it needs a key with the scope 'admin' of the tenant "
@@ -71,6 +76,7 @@ def require_scope(
             name=record.name,
             is_admin=record.allows(ApiScope.ADMIN),
             is_operator=api_keys.is_operator(record),
+            may_define=record.allows(ApiScope.OPERATE),
         )
         return services.application(caller, poll=_POLL_INTERVAL)
 

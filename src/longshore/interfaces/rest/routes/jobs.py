@@ -8,11 +8,13 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime
 
+from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import Budget
+from longshore.core.definitions.reader import DEFINITIONS
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import LongshoreError
 from longshore.interfaces.rest import schemas as s
-from longshore.interfaces.rest.auth import Admin, Operator, Reader, Submitter
+from longshore.interfaces.rest.auth import Admin, Operator, Reader, Submitter, scope_missing
 from longshore.interfaces.rest.errors import ApiProblem, api_problem_of, problem_document
 from longshore.interfaces.rest.openapi import (
     answers,
@@ -61,6 +63,9 @@ async def submit_jobs(request: Request, operations: Submitter, document: Body) -
     The same batch can be sent again: a job with a request id is accepted once.
     """
     batch = parse_model(s.JobBatchDocument, document)
+    own = any(isinstance(item.job, dict) and DEFINITIONS in item.job for item in batch.jobs)
+    if own and not operations.caller.may_define:
+        raise scope_missing(ApiScope.OPERATE)
     results = await operations.submit_many(
         [Submission(item.job, item.request_id) for item in batch.jobs]
     )
