@@ -141,7 +141,7 @@ DEFINITION_FILE_FAULTS = (
     ),
     _fault(
         name="the schema does not know the least number",
-        at="core.definitions.reader:_integer_type",
+        at="core.definitions.reader:_integer",
         do=Drop("'minimum':"),
         caught_by=f"{_SCHEMA}::test_what_is_wrong_passes_neither",
     ),

@@ -17,6 +17,7 @@ from docs.generate import FOLDER
 from longshore.core.definitions.definition import Definition, ResourceLimits
 from longshore.core.definitions.reader import (
     FIELDS,
+    attribute_of,
     definition_schema,
     longshore_yaml_schema,
     read_definition,
@@ -155,7 +156,7 @@ def test_what_a_schema_cannot_say_is_refused_all_the_same(document: Any, expecte
 
 
 # Values that mean something somewhere, and that are wrong in most other places.
-_WORDS = sorted({item for field in FIELDS.values() for item in field.type.schema.get("enum", ())})
+_WORDS = sorted({item for field in FIELDS.values() for item in field.schema.get("enum", ())})
 _TIMES = ["1s", "90", "1h30m", "250ms", "PT5M", "p1dt2h", "0s", "1m1h", " 5s ", "P", "0.5m", "1e3"]
 _VALUES = st.one_of(
     st.none(),
@@ -164,9 +165,7 @@ _VALUES = st.one_of(
     st.sampled_from([0, 1, -1, 15, 16, 255, 256, 2**24 - 1, 2**24, 10**30, 0.5, -0.5, 1.5]),
     st.lists(st.sampled_from([0, 1, 255, 256, "1", None, True]), max_size=3),
 )
-_INNER = sorted(
-    {item for field in FIELDS.values() for item in field.type.schema.get("properties", ())}
-)
+_INNER = sorted({item for field in FIELDS.values() for item in field.schema.get("properties", ())})
 _OBJECTS = st.dictionaries(st.sampled_from([*_INNER, "colour"]), _VALUES, max_size=3)
 _DEFINITIONS = st.fixed_dictionaries(
     {"name": st.sampled_from(["a", "b", "a b", 1]), "runner": st.sampled_from(["python", "x"])},
@@ -220,13 +219,13 @@ def test_the_least_that_the_schema_allows_is_the_least_that_a_child_needs(attrib
 def test_every_attribute_of_a_definition_has_a_field_that_is_described() -> None:
     attributes = {item.name for item in fields(Definition)} - {"version"}
 
-    assert {field.attribute for field in FIELDS.values()} == attributes
-    assert all(len(field.description) > 5 for field in FIELDS.values())
+    assert {attribute_of(name) for name in FIELDS} == attributes
+    assert all(len(field.schema["description"]) > 5 for field in FIELDS.values())
     needed = {
         item.name for item in fields(Definition) if item.default is item.default_factory is MISSING
     }
     assert {
-        FIELDS[name].attribute
+        attribute_of(name)
         for name in definition_schema()["$defs"]["definitionWithName"]["required"]
     } == needed
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import Any, Final
 
 from longshore.core.agents.plan import read_plan, timeout_problems
@@ -136,7 +137,7 @@ class _DefinitionReader(DocumentReader):
             if value.get(name) is None:
                 self.add(join_path(path, name), "missing")
         fields = {
-            field.attribute: self.field(value, name, path, field.type.read)
+            attribute_of(name): self.field(value, name, path, field.read)
             for name, field in FIELDS.items()
             if value.get(name) is not None
         }
@@ -156,20 +157,15 @@ class _DefinitionReader(DocumentReader):
 
 
 @dataclass(frozen=True, slots=True)
-class FieldType:
-    """How a value is read, and its JSON Schema."""
+class DefinitionField:
+    """How the value of a field is read, and its JSON Schema."""
 
     read: Callable[[Any], Any]  # raises TypeError or ValueError
     schema: Mapping[str, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class DefinitionField:
-    """A field of a document and the attribute of the definition."""
-
-    attribute: str
-    type: FieldType
-    description: str
+    def described(self, description: str) -> DefinitionField:
+        """The field with its description."""
+        return DefinitionField(self.read, {"description": description, **self.schema})
 
 
 def definition_schema() -> dict[str, Any]:
@@ -206,7 +202,7 @@ def _schema_defs() -> dict[str, Any]:
     by_name = {
         "description": "Definitions by name.",
         "type": "object",
-        "propertyNames": _NAME_TYPE.schema,
+        "propertyNames": _NAME.schema,
         "additionalProperties": {"$ref": "#/$defs/definitionByName"},
     }
     several = {
@@ -238,7 +234,7 @@ def field_schemas() -> dict[str, Any]:
 
 
 def _field_schema(name: str, field: DefinitionField) -> dict[str, Any]:
-    schema = _described_schema(field)
+    schema = dict(field.schema)
     if name in REQUIRED:
         return schema
     # null means that the field is omitted.
@@ -247,10 +243,6 @@ def _field_schema(name: str, field: DefinitionField) -> dict[str, Any]:
     if "anyOf" in schema:
         return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
     return {**schema, "type": [schema["type"], "null"]}
-
-
-def _described_schema(field: DefinitionField) -> dict[str, Any]:
-    return {"description": field.description, **field.type.schema}
 
 
 def _object_schema(
@@ -270,10 +262,6 @@ def _read_text(value: Any) -> str:
         raise expected("text", value)
     check_json(value)
     return value
-
-
-def _choice_type(choices: Mapping[str, Any]) -> FieldType:
-    return FieldType(choice_reader(choices), {"enum": list(choices)})
 
 
 def _read_options(value: Any) -> dict[str, Any]:
@@ -300,39 +288,38 @@ def _read_exit_codes(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _integer_type(minimum: int) -> FieldType:
-    return FieldType(integer_reader(minimum), {"type": "integer", "minimum": minimum})
+def attribute_of(name: str) -> str:
+    """Returns the attribute of a field that has this name in a document."""
+    return _CAPITAL.sub(lambda match: f"_{match[0].lower()}", name)
 
 
-def _fields(table: Mapping[str, tuple[FieldType, str]]) -> dict[str, DefinitionField]:
-    """Returns fields by their names in a document, from their types and descriptions."""
-    return {
-        name: DefinitionField(_CAPITAL.sub(lambda match: f"_{match[0].lower()}", name), *row)
-        for name, row in table.items()
-    }
+def _choice(kind: type[Enum]) -> DefinitionField:
+    choices = {member.name.lower(): member for member in kind}
+    return DefinitionField(choice_reader(choices), {"enum": list(choices)})
 
 
-def _object_type(
-    factory: Callable[..., Any], table: Mapping[str, tuple[FieldType, str]]
-) -> FieldType:
-    field_types = _fields(table)
+def _integer(minimum: int) -> DefinitionField:
+    return DefinitionField(integer_reader(minimum), {"type": "integer", "minimum": minimum})
+
+
+def _object(factory: Callable[..., Any], **members: DefinitionField) -> DefinitionField:
+    """Returns the field of an object with these members, all of them optional."""
 
     def read(value: Any) -> Any:
-        if not isinstance(value, Mapping) or not set(value) <= set(field_types):
-            raise expected(f"an object with some of {', '.join(field_types)}")
+        if not isinstance(value, Mapping) or not set(value) <= set(members):
+            raise expected(f"an object with some of {', '.join(members)}")
         reader = DocumentReader()
-        fields = {
-            field_types[name].attribute: reader.read(inner, name, field_types[name].type.read)
+        values = {
+            attribute_of(name): reader.read(inner, name, members[name].read)
             for name, inner in value.items()
         }
         if reader.problems:
             raise ValueError("; ".join(f"{item.path}: {item.message}" for item in reader.problems))
-        return factory(**fields)
+        return factory(**values)
 
-    properties = {name: _described_schema(field) for name, field in field_types.items()}
-    return FieldType(
-        read, {"type": "object", "properties": properties, "additionalProperties": False}
-    )
+    properties = {name: dict(member.schema) for name, member in members.items()}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return DefinitionField(read, schema)
 
 
 _NUMBER = r"[0-9]+(\.[0-9]+)?"
@@ -344,10 +331,10 @@ _ISO_DURATION = (
 # The lookahead requires a digit other than 0.
 _DURATION_PATTERN = rf"^(?=[^1-9]*[1-9])\s*({_NUMBER}|{_SHORT_DURATION}|{_ISO_DURATION})\s*$"
 
-_NAME_TYPE = FieldType(read_name, {"type": "string", "pattern": f"^{NAME_PATTERN.pattern}$"})
-_TEXT_TYPE = FieldType(_read_text, {"type": "string"})
-_FLAG_TYPE = FieldType(read_flag, {"type": "boolean"})
-_DURATION_TYPE = FieldType(
+_NAME = DefinitionField(read_name, {"type": "string", "pattern": f"^{NAME_PATTERN.pattern}$"})
+_TEXT = DefinitionField(_read_text, {"type": "string"})
+_FLAG = DefinitionField(read_flag, {"type": "boolean"})
+_DURATION = DefinitionField(
     _read_duration,
     {
         "anyOf": [
@@ -357,71 +344,55 @@ _DURATION_TYPE = FieldType(
         "examples": ["90s", "15m", "1h30m"],
     },
 )
-_EXIT_CODES_SCHEMA = {
-    "type": "array",
-    "items": {"type": "integer", "minimum": 1, "maximum": 255},
-}
-_RETRY_TYPE = _object_type(
+_EXIT_CODES = DefinitionField(
+    _read_exit_codes, {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 255}}
+)
+_OPTIONS = DefinitionField(
+    _read_options, {"type": "object", "examples": [{"argv": ["./import.sh"]}]}
+)
+_RETRY = _object(
     RetryPolicy,
-    {
-        "maxAttempts": (_integer_type(1), "Maximum number of attempts, including the first."),
-        "base": (_DURATION_TYPE, "Longest delay before the second attempt; then it doubles."),
-        "cap": (_DURATION_TYPE, "Longest delay between two attempts."),
-    },
+    maxAttempts=_integer(1).described("Maximum number of attempts, including the first."),
+    base=_DURATION.described("Longest delay before the second attempt; then it doubles."),
+    cap=_DURATION.described("Longest delay between two attempts."),
 )
-_RESOURCES_TYPE = _object_type(
+_RESOURCES = _object(
     ResourceLimits,
-    {
-        "cpu": (_DURATION_TYPE, "CPU time of each process, in whole seconds."),
-        "memoryBytes": (_integer_type(16 * 2**20), "Memory of all processes together, in bytes."),
-        "openFiles": (_integer_type(16), "Open files of each process."),
-        "fileBytes": (_integer_type(1), "Size of each written file, in bytes."),
-    },
+    cpu=_DURATION.described("CPU time of each process, in whole seconds."),
+    memoryBytes=_integer(16 * 2**20).described("Memory of all processes together, in bytes."),
+    openFiles=_integer(16).described("Open files of each process."),
+    fileBytes=_integer(1).described("Size of each written file, in bytes."),
 )
-_HEALTH_TYPE = _object_type(
+_HEALTH = _object(
     HealthThresholds,
-    {
-        "longestRun": (_DURATION_TYPE, "An attempt that runs longer is overtime."),
-        "healthyWithin": (_DURATION_TYPE, "An attempt is healthy up to this time of silence."),
-        "warningWithin": (_DURATION_TYPE, "A longer silence is critical instead of a warning."),
-    },
+    longestRun=_DURATION.described("An attempt that runs longer is overtime."),
+    healthyWithin=_DURATION.described("An attempt is healthy up to this time of silence."),
+    warningWithin=_DURATION.described("A longer silence is critical instead of a warning."),
 )
-FIELDS: Final[Mapping[str, DefinitionField]] = _fields(
-    {
-        "name": (_NAME_TYPE, "The name by which tasks refer to the definition."),
-        "runner": (
-            _choice_type({kind.value: kind for kind in RunnerKind}),
-            "What executes a task: a program, a Python function, or an agent.",
-        ),
-        "options": (
-            FieldType(_read_options, {"type": "object", "examples": [{"argv": ["./import.sh"]}]}),
-            "Options of the runner, such as argv, function or prompt; for programs and functions,"
-            " a task's input overrides them.",
-        ),
-        "description": (_TEXT_TYPE, "A description for people."),
-        "queue": (_NAME_TYPE, "The queue of its tasks. Default: default."),
-        "priority": (
-            _choice_type({priority.name.lower(): priority for priority in Priority}),
-            "The priority of its tasks in their queue. Default: normal.",
-        ),
-        "timeout": (
-            _DURATION_TYPE,
-            "Longest time of an attempt. Default: the setting worker.task_timeout.",
-        ),
-        "retry": (_RETRY_TYPE, "How often and how soon to retry. Default: the settings retry."),
-        "retryOnTimeout": (_FLAG_TYPE, "Whether to retry an attempt that timed out."),
-        "retryableExitCodes": (
-            FieldType(_read_exit_codes, _EXIT_CODES_SCHEMA),
-            "Exit codes after which to retry.",
-        ),
-        "requiresReview": (_FLAG_TYPE, "Whether a reviewer must approve each result."),
-        "isolation": (
-            _choice_type({kind.value: kind for kind in Isolation}),
-            "How an attempt gets its process. Default: fork.",
-        ),
-        "resources": (_RESOURCES_TYPE, "Resource limits of an attempt."),
-        "pty": (_FLAG_TYPE, "Whether output goes through a terminal."),
-        "health": (_HEALTH_TYPE, "When a running attempt is unhealthy. Default: the settings."),
-    }
-)
+FIELDS: Final[Mapping[str, DefinitionField]] = {
+    "name": _NAME.described("The name by which tasks refer to the definition."),
+    "runner": _choice(RunnerKind).described(
+        "What executes a task: a program, a Python function, or an agent."
+    ),
+    "options": _OPTIONS.described(
+        "Options of the runner, such as argv, function or prompt; for programs and functions,"
+        " a task's input overrides them."
+    ),
+    "description": _TEXT.described("A description for people."),
+    "queue": _NAME.described("The queue of its tasks. Default: default."),
+    "priority": _choice(Priority).described(
+        "The priority of its tasks in their queue. Default: normal."
+    ),
+    "timeout": _DURATION.described(
+        "Longest time of an attempt. Default: the setting worker.task_timeout."
+    ),
+    "retry": _RETRY.described("How often and how soon to retry. Default: the settings retry."),
+    "retryOnTimeout": _FLAG.described("Whether to retry an attempt that timed out."),
+    "retryableExitCodes": _EXIT_CODES.described("Exit codes after which to retry."),
+    "requiresReview": _FLAG.described("Whether a reviewer must approve each result."),
+    "isolation": _choice(Isolation).described("How an attempt gets its process. Default: fork."),
+    "resources": _RESOURCES.described("Resource limits of an attempt."),
+    "pty": _FLAG.described("Whether output goes through a terminal."),
+    "health": _HEALTH.described("When a running attempt is unhealthy. Default: the settings."),
+}
 """The fields of a definition by their names in a document."""

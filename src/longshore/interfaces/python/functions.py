@@ -19,7 +19,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, NotRequired, ParamSpec, TypedDict, TypeVar, overload
 
 from longshore.core.definitions.definition import Definition, ResourceLimits, RunnerKind
-from longshore.core.definitions.reader import FIELDS
+from longshore.core.definitions.reader import FIELDS, attribute_of
 from longshore.core.document_reader import expected, integer_reader
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority
@@ -361,7 +361,7 @@ def _priority(value: Any) -> Priority:
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _whole_number = integer_reader(0)
 _READERS: dict[str, Callable[[Any], Any]] = {
-    field.attribute: field.type.read for field in FIELDS.values()
+    attribute_of(name): field.read for name, field in FIELDS.items()
 }
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     **{name: _READERS[name] for name in ("name", "queue", "timeout", "retry_on_timeout")},
