@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
+from collections.abc import AsyncIterator, Iterator, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -93,19 +93,15 @@ def open_aws_backend(
 
 
 @contextlib.asynccontextmanager
-async def open_installation(
-    settings: Settings,
-) -> AsyncIterator[tuple[Callable[..., Awaitable[dict[str, Any]]], Names]]:
-    """How to call AWS, and the names of the installation's parts, for an audit.
-
-    An audit reads the tables without the backend's adapters, because they are what it checks.
+async def open_installation(settings: Settings) -> AsyncIterator[AwsInstallation]:
+    """The installation that the settings name; its client is closed at the end.
 
     Raises:
         ConfigurationError: ``aws.bucket`` is not set, or the library for AWS is not installed.
     """
     installation = aws_installation(settings)
     try:
-        yield installation.aws.call, installation.names
+        yield installation
     finally:
         await installation.aws.close()
 

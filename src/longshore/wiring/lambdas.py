@@ -28,9 +28,9 @@ from longshore.services.event_delivery import Relay, UndeliveredEvents
 from longshore.settings import Settings, load_settings
 from longshore.wiring.backends import (
     AwsInstallation,
-    aws_installation,
     event_indexes,
     open_aws_backend,
+    open_installation,
 )
 from longshore.wiring.services import Services
 
@@ -43,9 +43,7 @@ async def _open_installation(
     settings = load_settings()
     if settings.backend != "aws":
         raise ConfigurationError(["a Lambda function needs LONGSHORE_BACKEND=aws"])
-    installation = aws_installation(settings)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(installation.aws.close)
+    async with open_installation(settings) as installation:
         if secrets:
             settings = load_settings(await read_parameters(installation.aws, settings.environment))
         yield settings, installation
@@ -75,15 +73,18 @@ async def open_archive() -> AsyncIterator[Callable[[Record], Awaitable[None]]]:
         yield lambda record: log.save([read_event(record)])
 
 
+def undelivered_events(services: Services) -> UndeliveredEvents:
+    """The events that could not be delivered, on the AWS backend."""
+    return services.build(UndeliveredEvents, decode=lambda_records.events_in_undelivered)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LambdaServices(Services):
     """The services of a function."""
 
     names: Names
 
-    @cached_property
-    def undelivered(self) -> UndeliveredEvents:
-        return undelivered_events(self)
+    undelivered = cached_property(undelivered_events)
 
     def read_dead_message(self, record: Record) -> QueueMessage:
         return lambda_records.dead_message_in_record(record, self.names)
@@ -92,26 +93,17 @@ class LambdaServices(Services):
 @contextlib.asynccontextmanager
 async def open_lambda_services(*, secrets: bool = False) -> AsyncIterator[LambdaServices]:
     """All services; alerts need ``secrets``."""
-    async with contextlib.AsyncExitStack() as stack:
-        settings, installation = await stack.enter_async_context(
-            _open_installation(secrets=secrets)
-        )
-        backend = await stack.enter_async_context(open_aws_backend(settings, installation))
-        folder = settings.data_dir.absolute()
-        registry = stack.enter_context(contextlib.closing(FileWorkerRegistry(folder)))
-        yield LambdaServices(
-            settings=settings, backend=backend, worker_registry=registry, names=installation.names
-        )
-
-
-def undelivered_events(services: Services) -> UndeliveredEvents:
-    """The events that could not be delivered, on the AWS backend."""
-    return UndeliveredEvents(
-        backend=services.backend,
-        alert_sender=services.alert_sender,
-        decode=lambda_records.events_in_undelivered,
-        tenant=services.settings.tenant,
-    )
+    async with (
+        _open_installation(secrets=secrets) as (settings, installation),
+        open_aws_backend(settings, installation) as backend,
+    ):
+        with contextlib.closing(FileWorkerRegistry(settings.data_dir.absolute())) as registry:
+            yield LambdaServices(
+                settings=settings,
+                backend=backend,
+                worker_registry=registry,
+                names=installation.names,
+            )
 
 
 def read_event(record: Record) -> Event:

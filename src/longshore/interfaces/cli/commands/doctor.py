@@ -400,7 +400,8 @@ async def audit_aws(settings: Settings, elapsed: Callable[[], timedelta]) -> Aud
 
     summary, started = AuditSummary(), elapsed()
     try:
-        async with open_installation(settings) as (call, names):
+        async with open_installation(settings) as installation:
+            call, names = installation.aws.call, installation.names
             tables = dynamo_reader.InstallationNames(
                 names.ledger, names.events, names.output, names.bucket
             )
