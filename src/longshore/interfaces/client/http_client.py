@@ -1,15 +1,18 @@
 """The HTTP client: the operations of ``services.app.Application``, carried out by a server.
 
-Methods, parameters, documents and errors are those of ``Application``. A listing may be longer
-than a page of the server: its pages are collected.
+Methods, parameters, documents and errors are those of ``Application``: a problem that the server
+answers with becomes the error that ``Application`` would have raised. A request is sent again where
+that is safe. A listing may be longer than a page of the server: its pages are collected.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
@@ -22,21 +25,37 @@ from longshore.core.definitions.reader import DEFINITIONS, split_job_file
 from longshore.core.events.codec import camel_case
 from longshore.core.ids import split_task_id
 from longshore.core.maximums import MAX_JOBS_PER_BATCH
-from longshore.errors import LongshoreError
-from longshore.interfaces.client.transport import (
-    BodyTooLarge,
-    HttpTransport,
-    QueryValue,
-    StreamMessage,
+from longshore.errors import (
+    AlreadyExists,
+    BackendUnavailable,
+    CommandRefused,
+    ConfigurationError,
+    InvalidJob,
+    LongshoreError,
+    NotFound,
+    OutcomeUnknown,
+    Problem,
+    UsageError,
 )
 from longshore.interfaces.request_ids import draw_request_id
 from longshore.services import documents as d
 from longshore.services.app import HTTP_REQUESTS, Application, ArtifactContent, HttpRequest
 from longshore.services.submit import Submission
 
+QueryValue = str | int | bool | None
+
 _TIMEOUT_S = 30.0
+_PROBLEM_TYPE_PREFIX = "urn:longshore:problem:"
+_MAX_TRIES = 4
+_NOT_BEGUN = (429, 503)
+_FIRST_WAIT_S = 0.25
+_MAX_WAIT_S = 10.0
+# How often a stream that was cut off is requested again before an error is raised.
+_STREAM_TRIES = 8
+
+# A stream is silent while its task is, except for a comment every few seconds.
+_STREAM_TIMEOUT = httpx.Timeout(10.0, read=60.0)
 _MAX_PAGE_SIZE = 100
-_NO_FILTER = DeadLetterFilter()
 _STREAM_DOCUMENTS: Mapping[str, Any] = {
     "event": d.EventDocument,
     "output": d.OutputChunkDocument,
@@ -50,6 +69,34 @@ if TYPE_CHECKING:
     _Operations = Application
 else:
     _Operations = object
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """One message of a stream; ``data`` is JSON."""
+
+    kind: str
+    id: str | None
+    data: str
+
+
+class _RemoteNotFound(NotFound):
+    def __str__(self) -> str:
+        return self.name
+
+
+class _RemoteRefusal(CommandRefused):
+    def __str__(self) -> str:
+        return self.reason
+
+
+class _RemoteAlreadyExists(AlreadyExists):
+    def __str__(self) -> str:
+        return self.name
+
+
+class BodyTooLarge(UsageError):
+    """The body of a request is larger than the server allows."""
 
 
 @contextlib.asynccontextmanager
@@ -70,27 +117,158 @@ async def open_http_client(
         yield HttpClient(client, url)
 
 
-class HttpClient(HttpTransport, _Operations):
+class HttpClient(_Operations):
     """The operations of the caller that the client's key belongs to.
 
     An operation that is one request (``HTTP_REQUESTS``) has its method from there; written here are
     those that send several requests.
     """
 
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+        self.client = client
+        self.url = url
+
+    # Requests -----------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, QueryValue] = {},
+        request_id: str | None = None,
+        repeatable: bool = False,
+    ) -> httpx.Response:
+        """The response of the server, if it is a success.
+
+        A request that may be repeated is sent again after a connection error. One that the server
+        has not begun to carry out (429, 503) is always sent again.
+
+        Args:
+            request_id: makes the server carry out the request once, however often it is sent.
+            repeatable: carrying it out twice is the same as once.
+
+        Raises:
+            LongshoreError: the error that the server answered with.
+            BackendUnavailable: the server cannot be reached.
+            OutcomeUnknown: the connection broke, and the request must not be repeated.
+        """
+        headers = {"Idempotency-Key": request_id} if request_id else {}
+        repeatable = repeatable or request_id is not None
+        request = self.client.build_request(
+            method, path, params=_without_none(query), json=body, headers=headers
+        )
+        wait = _FIRST_WAIT_S
+        for tries_left in range(_MAX_TRIES - 1, -1, -1):
+            try:
+                response = await self.client.send(request)
+            except httpx.HTTPError as error:
+                refused = isinstance(error, httpx.ConnectError)
+                if not tries_left or not repeatable or refused:
+                    raise self._connection_error(error, unknown=not repeatable) from error
+            else:
+                if response.is_success:
+                    return response
+                if response.status_code not in _NOT_BEGUN or not tries_left:
+                    raise await self._error(response)
+                wait = max(wait, _retry_after_s(response.headers.get("retry-after")))
+            await asyncio.sleep(min(wait, _MAX_WAIT_S))
+            wait *= 2
+        raise AssertionError  # the last try returns or raises
+
+    async def stream(self, path: str, **query: QueryValue) -> AsyncIterator[StreamMessage]:
+        """The messages of a stream, the last one of the kind ``end``.
+
+        A stream that was cut off is requested again, after the last message with an id; messages
+        without ids come again from the first.
+        """
+        failures = 0
+        headers = {"accept": "text/event-stream"}
+        while True:
+            try:
+                async with self.client.stream(
+                    "GET",
+                    path,
+                    params=_without_none(query),
+                    headers=headers,
+                    timeout=_STREAM_TIMEOUT,
+                ) as answer:
+                    if not answer.is_success:
+                        raise await self._error(answer)
+                    async for message in _read_messages(answer):
+                        failures = 0
+                        if message.id is not None:
+                            headers["Last-Event-ID"] = message.id
+                        yield message
+                        if message.kind == "end":
+                            return
+            except (httpx.HTTPError, BackendUnavailable) as error:
+                if failures + 1 >= _STREAM_TRIES:
+                    if isinstance(error, BackendUnavailable):
+                        raise
+                    raise self._connection_error(error) from error
+            # Also if it ended without an end message: the server stopped.
+            failures += 1
+            await asyncio.sleep(min(_FIRST_WAIT_S * 2**failures, _MAX_WAIT_S))
+
+    def _connection_error(self, error: httpx.HTTPError, *, unknown: bool = False) -> LongshoreError:
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            message = f"no server answers at {self.url}; is `longshore up` running there?"
+            return BackendUnavailable(message)
+        kind = type(error).__name__
+        if unknown:
+            message = (
+                f"{self.url} did not answer ({kind}), and whether it was done is not known; "
+                "look before you ask again"
+            )
+            return OutcomeUnknown(message)
+        return BackendUnavailable(f"{self.url} did not answer ({kind})")
+
+    async def _error(self, answer: httpx.Response) -> LongshoreError:
+        try:
+            problem = d.decode(await answer.aread(), d.ProblemDocument)
+        except ValueError:
+            detail = f"HTTP {answer.status_code}"
+            problem = d.ProblemDocument(
+                type="", title="", status=answer.status_code, detail=detail, request_id=""
+            )
+        return self.error_of(problem)
+
+    def error_of(self, problem: d.ProblemDocument) -> LongshoreError:
+        """The error that ``Application`` would have raised."""
+        status, detail = problem.status, problem.detail
+        kind = problem.type.removeprefix(_PROBLEM_TYPE_PREFIX)
+        match status, kind:
+            case ((401 | 421), _):
+                advice = "LONGSHORE_API_KEY or `longshore contexts add` gives another key"
+                return ConfigurationError(
+                    [f"{self.url}: {detail}" + (f"; {advice}" if status == 401 else "")]
+                )
+            case 404, "not-found":
+                return _RemoteNotFound("thing", detail)
+            case ((403 | 409), _):
+                return _RemoteRefusal("", detail)
+            case 413, "too-large":
+                return BodyTooLarge(f"{self.url}: {detail}")
+            case 422, "request-id-used":
+                return _RemoteAlreadyExists("request", detail)
+            case 422, _ if problem.errors:
+                return InvalidJob([Problem(entry.path, entry.message) for entry in problem.errors])
+            case _ if status == 429 or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+                return BackendUnavailable(f"{self.url}: {detail}")
+            case _ if kind:
+                return UsageError(f"{self.url}: {detail}")
+        return ConfigurationError([f"{self.url} does not answer as Longshore would ({detail})"])
+
     async def _get(self, kind: type[DocumentT], path: str, **query: QueryValue) -> DocumentT:
         response = await self.request("GET", path, query=query, repeatable=True)
         return d.decode(response.content, kind)
 
-    async def _send(
-        self,
-        kind: type[DocumentT],
-        path: str,
-        body: Any = None,
-        *,
-        method: str = "POST",
-        **how: Any,
+    async def _post(
+        self, kind: type[DocumentT], path: str, body: Any, *, repeatable: bool = False
     ) -> DocumentT:
-        response = await self.request(method, path, body, **how)
+        response = await self.request("POST", path, body, repeatable=repeatable)
         return d.decode(response.content, kind)
 
     async def _list(
@@ -131,7 +309,7 @@ class HttpClient(HttpTransport, _Operations):
         if len(jobs) <= MAX_JOBS_PER_BATCH:
             body = {"jobs": jobs}
             try:
-                sent = await self._send(d.BatchAnswersDocument, "jobs/batch", body, repeatable=True)
+                sent = await self._post(d.BatchAnswersDocument, "jobs/batch", body, repeatable=True)
             except LongshoreError as error:
                 if len(jobs) == 1 or not isinstance(error, BodyTooLarge):
                     return [error] * len(jobs)
@@ -175,7 +353,7 @@ class HttpClient(HttpTransport, _Operations):
         result = d.ReplayResultDocument(replayed=[], skipped=[])
         for start in range(0, len(task_ids), _MAX_PAGE_SIZE):
             body = {"ids": list(task_ids[start : start + _MAX_PAGE_SIZE])}
-            part = await self._send(d.ReplayResultDocument, "dead-letters/replay", body)
+            part = await self._post(d.ReplayResultDocument, "dead-letters/replay", body)
             result.replayed += part.replayed
             result.skipped += part.skipped
         return result
@@ -184,7 +362,7 @@ class HttpClient(HttpTransport, _Operations):
         self, dead_filter: DeadLetterFilter
     ) -> d.ReplayResultDocument:
         body = {"matching": _filter_fields(dead_filter)}
-        return await self._send(d.ReplayResultDocument, "dead-letters/replay", body)
+        return await self._post(d.ReplayResultDocument, "dead-letters/replay", body)
 
 
 def _job_file(file: Submission) -> Any:
@@ -260,11 +438,10 @@ def _path_part(name: str, value: Any) -> str:
     return _entity(value) if is_entity else _segment(str(value))
 
 
-def _entity(entity_id: str, *parts: str) -> str:
-    """The path of a job or task, or of a part of it."""
+def _entity(entity_id: str) -> str:
+    """The path of a job or task."""
     job_id, key = split_task_id(entity_id)
-    task = ("tasks", _segment(key)) if key else ()
-    return "/".join(["jobs", _segment(job_id), *task, *parts])
+    return f"jobs/{_segment(job_id)}" + (f"/tasks/{_segment(key)}" if key else "")
 
 
 def _fields_of(name: str, value: Any) -> dict[str, Any]:
@@ -287,3 +464,33 @@ def _filter_fields(dead_filter: DeadLetterFilter) -> dict[str, str | None]:
         "jobId": dead_filter.job_id,
         "since": dead_filter.since.isoformat() if dead_filter.since else None,
     }
+
+
+def _without_none(query: Mapping[str, QueryValue]) -> dict[str, str | int]:
+    return {name: value for name, value in query.items() if value is not None}
+
+
+def _retry_after_s(text: str | None) -> float:
+    try:
+        return max(float(text or 0), 0.0)
+    except ValueError:
+        return 0.0
+
+
+async def _read_messages(answer: httpx.Response) -> AsyncIterator[StreamMessage]:
+    """The server-sent events of a response, as the HTML standard defines them."""
+    kind, id_ = "message", None
+    data: list[str] = []
+    async for line in answer.aiter_lines():
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if line == "":
+            if data:
+                yield StreamMessage(kind, id_, "\n".join(data))
+            kind, id_, data = "message", None, []
+        elif name == "event":
+            kind = value
+        elif name == "id":
+            id_ = value
+        elif name == "data":
+            data.append(value)
