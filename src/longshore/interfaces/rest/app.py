@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
+from longshore.errors import LongshoreError
 from longshore.interfaces.rest.auth import RestServices
-from longshore.interfaces.rest.errors import add_error_handlers
+from longshore.interfaces.rest.errors import ApiProblem, answer_error
 from longshore.interfaces.rest.middleware import HostCheckMiddleware
 from longshore.interfaces.rest.routes import events, jobs, operators
 
@@ -44,5 +47,6 @@ def create_app(services: RestServices, *, hosts: Collection[str], body_bytes: in
     app.include_router(operators.probe_router)
     app.add_middleware(GZipMiddleware, minimum_size=_GZIP_MINIMUM_BYTES)
     app.add_middleware(HostCheckMiddleware, hosts=hosts)
-    add_error_handlers(app)
+    for kind in (ApiProblem, LongshoreError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer_error)
     return app

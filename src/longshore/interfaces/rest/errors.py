@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from longshore.errors import (
@@ -22,7 +21,6 @@ from longshore.errors import (
     CommandRefused,
     Conflict,
     InvalidJob,
-    LongshoreError,
     NotFound,
     Problem,
     UsageError,
@@ -48,9 +46,11 @@ class ApiProblem(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def api_problem_of(error: LongshoreError) -> ApiProblem | None:
-    """The problem for an error that an operation raised; None if no client should see it."""
+def api_problem_of(error: Exception) -> ApiProblem | None:
+    """The problem that answers an error; None if no client should see it."""
     match error:
+        case ApiProblem():
+            return error
         case InvalidJob():
             return ApiProblem(422, "invalid", "the request has problems", error.problems)
         case AlreadyExists():
@@ -69,16 +69,17 @@ def api_problem_of(error: LongshoreError) -> ApiProblem | None:
             again = {"Retry-After": str(_RETRY_AFTER_S)}
             detail = "the store cannot be reached now; the same request may be sent again"
             return ApiProblem(503, "unavailable", detail, headers=again)
+        case RequestValidationError():
+            errors = [
+                Problem(".".join(str(part) for part in entry["loc"]), entry["msg"])
+                for entry in error.errors()
+            ]
+            return ApiProblem(422, "invalid", "the request has problems", errors)
+        case HTTPException():
+            kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
+            headers = error.headers or {}
+            return ApiProblem(error.status_code, kind, error.detail, headers=headers)
     return None
-
-
-def invalid_request(error: ValidationError | RequestValidationError) -> ApiProblem:
-    """The problem for a request whose fields are not valid."""
-    errors = [
-        Problem(".".join(str(part) for part in entry["loc"]), entry["msg"])
-        for entry in error.errors()
-    ]
-    return ApiProblem(422, "invalid", "the request has problems", errors)
 
 
 def problem_document(request_id: str, problem: ApiProblem) -> d.ProblemDocument:
@@ -102,27 +103,10 @@ def problem_response(request_id: str, problem: ApiProblem) -> Response:
     return Response(document, problem.status, problem.headers, media_type=MEDIA_TYPE)
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Let the app answer every error with a problem."""
-
-    @app.exception_handler(ApiProblem)
-    async def handle_problem(request: Request, error: ApiProblem) -> Response:
-        return problem_response(request.state.request_id, error)
-
-    @app.exception_handler(LongshoreError)
-    async def handle_longshore_error(request: Request, error: LongshoreError) -> Response:
-        if (problem := api_problem_of(error)) is None:
-            raise error  # unexpected: the middleware answers
-        if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            logger.warning("request.unavailable", extra={"error": str(error)})
-        return problem_response(request.state.request_id, problem)
-
-    @app.exception_handler(RequestValidationError)
-    async def handle_invalid(request: Request, error: RequestValidationError) -> Response:
-        return problem_response(request.state.request_id, invalid_request(error))
-
-    @app.exception_handler(HTTPException)
-    async def handle_http_error(request: Request, error: HTTPException) -> Response:
-        kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
-        problem = ApiProblem(error.status_code, kind, error.detail, headers=error.headers or {})
-        return problem_response(request.state.request_id, problem)
+async def answer_error(request: Request, error: Exception) -> Response:
+    """Answer an error with its problem; an unexpected one is answered by the middleware."""
+    if (problem := api_problem_of(error)) is None:
+        raise error
+    if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        logger.warning("request.unavailable", extra={"error": str(error)})
+    return problem_response(request.state.request_id, problem)

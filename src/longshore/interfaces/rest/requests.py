@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from longshore.core.ids import task_id_of
 from longshore.interfaces.document_files import UnreadableDocument, parse_json
-from longshore.interfaces.rest.errors import ApiProblem, invalid_request
+from longshore.interfaces.rest.errors import ApiProblem
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -78,12 +79,12 @@ def parse_model(model: type[ModelT], document: Any) -> ModelT:
     """The document as a model.
 
     Raises:
-        ApiProblem: with everything that is wrong with it.
+        RequestValidationError: with everything that is wrong with it.
     """
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise invalid_request(error) from None
+        raise RequestValidationError(error.errors()) from None
 
 
 def _parse(data: bytes) -> Any:
