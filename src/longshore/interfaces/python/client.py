@@ -20,7 +20,8 @@ from longshore.interfaces.python.calls import (
     Submittable,
     prepare_job,
 )
-from longshore.interfaces.python.jobs import AsyncJob, Connection, open_connection
+from longshore.interfaces.python.jobs import AsyncJob, Connection
+from longshore.services.app import Caller
 from longshore.services.submit import Submission
 from longshore.services.worker.group import WorkerGroup
 from longshore.settings import load_settings
@@ -51,16 +52,18 @@ class AsyncClient:
         self._runs_worker = worker
         self._stack = contextlib.AsyncExitStack()
         self._open_connection: Connection | None = None
-        self._worker_group: WorkerGroup | None = None
 
     async def __aenter__(self) -> Self:
+        from longshore.wiring.services import open_services
+
         async with contextlib.AsyncExitStack() as stack:
-            self._open_connection = await stack.enter_async_context(open_connection(self._settings))
-            if self._runs_worker:
-                self._worker_group = await stack.enter_async_context(
-                    self._open_connection.services.worker_group()
-                )
-                self._open_connection.worker_group = self._worker_group
+            services = await stack.enter_async_context(open_services(self._settings))
+            worker_group = services.worker_group() if self._runs_worker else None
+            if worker_group is not None:
+                await stack.enter_async_context(worker_group)
+            caller = Caller(tenant=services.tenant, name="user")
+            operations = services.application(caller)
+            self._open_connection = Connection(services, operations, worker_group)
             self._stack = stack.pop_all()
         return self
 
@@ -70,14 +73,11 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if (
-            self._worker_group is not None
-            and error is not None
-            and not isinstance(error, Exception)
-        ):
+        worker_group = self.connection().worker_group
+        if worker_group is not None and not isinstance(error, Exception | None):
             # The program is being stopped: release running attempts to other workers now.
-            self._worker_group.stop_now()
-        self._open_connection = self._worker_group = None
+            worker_group.stop_now()
+        self._open_connection = None
         await self._stack.aclose()
 
     def connection(self) -> Connection:

@@ -21,7 +21,7 @@ from longshore.core.text.durations import parse_duration
 from longshore.errors import CommandRefused, TaskCancelledError, TaskFailedError, UsageError
 from longshore.interfaces.python.calls import Call, PreparedJob
 from longshore.services import documents as d
-from longshore.services.app import POLL_INTERVAL, Application, Caller
+from longshore.services.app import POLL_INTERVAL, Application
 from longshore.services.followers import follow_events, job_feed
 from longshore.services.reads import get_job_of, get_task_of
 from longshore.services.worker.group import WorkerGroup
@@ -128,17 +128,7 @@ class JobOutputChunk:
         return self.data.decode(errors="replace")
 
 
-@contextlib.asynccontextmanager
-async def open_connection(settings: Settings) -> AsyncIterator[Connection]:
-    """The data folder; it is created if it does not exist."""
-    from longshore.wiring.services import open_services
-
-    async with open_services(settings) as services:
-        caller = Caller(tenant=settings.tenant, name="user")
-        yield Connection(services, Application(services, caller), settings.tenant)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Connection:
     """An open data folder.
 
@@ -148,8 +138,7 @@ class Connection:
 
     services: Services
     operations: Application
-    tenant: str
-    worker_group: WorkerGroup | None = None
+    worker_group: WorkerGroup | None
     """Operations that wait fail if this worker group fails."""
 
     async def while_worker_runs(self, work: Awaitable[AnyT]) -> AnyT:
@@ -157,7 +146,7 @@ class Connection:
         return await (work if self.worker_group is None else self.worker_group.run_alongside(work))
 
     async def job(self, job_id: str) -> JobRow:
-        return await get_job_of(self.services.backend.ledger, self.tenant, job_id)
+        return await get_job_of(self.services.backend.ledger, self.services.tenant, job_id)
 
     async def tasks_of(self, job: JobRow) -> list[TaskRow]:
         """The rows of all tasks of a job, in the job's order."""
@@ -212,7 +201,7 @@ class AsyncJob(Generic[ResultT]):
     async def _task_row(self, key: str) -> TaskRow:
         connection = self._connection()
         ledger = connection.services.backend.ledger
-        return await get_task_of(ledger, connection.tenant, task_id_of(self.id, key))
+        return await get_task_of(ledger, connection.services.tenant, task_id_of(self.id, key))
 
     async def _graph_of(self, job: JobRow) -> Graph:
         return await self._connection().services.documents.load_graph(job)
