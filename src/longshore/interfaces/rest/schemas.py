@@ -26,9 +26,11 @@ from longshore.core.tasks.failures import ErrorCategory
 
 
 class ApiModel(BaseModel):
-    """Base of all models: camel case in JSON."""
+    """Base of all models: camel case in JSON; the docstring of a field is its description."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
+    )
 
 
 class ApiRequestModel(ApiModel):
@@ -41,24 +43,18 @@ class TaskRequestDocument(ApiRequestModel):
     """A task to run."""
 
     task_id: str = Field(pattern=f"^{TASK_KEY_PATTERN.pattern}$", examples=["fetch"])
-    name: str = Field(description="The name of a definition.", examples=["command"])
-    depends_on: list[str] | None = Field(
-        default=None, description="Tasks that must complete before it."
-    )
+    name: str = Field(examples=["command"])
+    """The name of a definition."""
+    depends_on: list[str] | None = None
+    """Tasks that must complete before it."""
     input: Any = Field(default=None, examples=[{"argv": ["echo", "hello"]}])
-    queue: str | None = Field(default=None, description="Instead of the definition's queue.")
+    queue: str | None = None
+    """Instead of the definition's queue."""
     priority: Literal["high", "normal", "low"] | None = None
-    delay: float | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_DELAY.total_seconds(),
-        description="Seconds to wait before it may start.",
-    )
-    run_at: AwareDatetime | None = Field(
-        default=None,
-        description="It does not start before this time; not together with `delay`.",
-        examples=["2030-01-31T12:00:00.000Z"],
-    )
+    delay: float | None = Field(default=None, ge=0, le=MAX_DELAY.total_seconds())
+    """Seconds to wait before it may start."""
+    run_at: AwareDatetime | None = Field(default=None, examples=["2030-01-31T12:00:00.000Z"])
+    """It does not start before this time; not together with `delay`."""
     max_attempts: int | None = Field(default=None, ge=1, le=MAX_ATTEMPTS)
 
 
@@ -90,23 +86,17 @@ class JobRequestDocument(AddTasksRequestDocument):
     """A job to run."""
 
     name: str | None = Field(default=None, max_length=200, examples=["nightly"])
-    budget: Amount | BudgetRequestDocument | None = Field(
-        default=None,
-        description="What the agents of all its tasks may spend together; a number is dollars.",
-        examples=[20],
-    )
+    budget: Amount | BudgetRequestDocument | None = Field(default=None, examples=[20])
+    """What the agents of all its tasks may spend together; a number is dollars."""
 
 
 class BatchedJobDocument(ApiRequestModel):
     """A job of a batch."""
 
-    job: Any = Field(description="A job, as `POST /v1/jobs` takes it.")
-    request_id: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=256,
-        description="A job that is sent again with the same id is accepted once.",
-    )
+    job: Any
+    """A job, as `POST /v1/jobs` takes it."""
+    request_id: str | None = Field(default=None, min_length=1, max_length=256)
+    """A job that is sent again with the same id is accepted once."""
 
 
 class JobBatchDocument(ApiRequestModel):
@@ -118,11 +108,8 @@ class JobBatchDocument(ApiRequestModel):
 class ApproveRequestDocument(ApiRequestModel):
     """Which result is approved."""
 
-    attempt: int | None = Field(
-        default=None,
-        ge=1,
-        description="The attempt whose result was reviewed; the result of another is refused.",
-    )
+    attempt: int | None = Field(default=None, ge=1)
+    """The attempt whose result was reviewed; the result of another is refused."""
 
 
 def _check_feedback(text: str) -> str:
@@ -154,9 +141,8 @@ class PauseRequestDocument(ApiRequestModel):
 class ResumeRequestDocument(ApiRequestModel):
     """Which tasks run again."""
 
-    tasks: list[str] | None = Field(
-        default=None, description="Their ids in the job; null: all that failed or were cancelled."
-    )
+    tasks: list[str] | None = None
+    """Their ids in the job; null: all that failed or were cancelled."""
 
 
 class KeyRequestDocument(ApiRequestModel):
@@ -182,8 +168,9 @@ class DeadLetterFilterDocument(ApiRequestModel):
     category: Annotated[ErrorCategory, Field(strict=False)] | None = None
     job_id: str | None = None
     since: Annotated[AwareDatetime, Field(strict=False)] | None = Field(
-        default=None, description="Not older than this.", examples=["2030-01-31T12:00:00Z"]
+        default=None, examples=["2030-01-31T12:00:00Z"]
     )
+    """Not older than this."""
 
 
 class ReplayRequestDocument(ApiRequestModel):
