@@ -277,7 +277,6 @@ def test_importing_settings_brings_no_other_heavy_library() -> None:
     ("values", "alone"),
     [
         ({}, True),
-        ({"backend": "memory"}, True),
         ({"backend": "aws"}, False),
         ({"backend": "aws", "aws": {"functions": False}}, True),
     ],
