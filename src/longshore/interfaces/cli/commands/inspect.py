@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longshore.core.agents.trace import TRACE_FILE, TRACE_VERSION
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
@@ -362,6 +361,10 @@ async def trace(client: ApiClient, entity: Id, *, attempt: Attempt = None) -> No
     if number > task.attempt:
         hint = f"its last attempt is {task.attempt}"
         raise MissingResource(f"{id_} has no attempt {number}", hint)
+    # Other commands need neither.
+    from longshore.core.agents.trace import TRACE_VERSION
+    from longshore.interfaces.cli.render.trace import print_trace
+
     content = await _read_trace(client, task, number)
     if client.options.json:
         screen.print_json({"requestId": id_, "attempt": number, **content})
@@ -369,8 +372,6 @@ async def trace(client: ApiClient, entity: Id, *, attempt: Attempt = None) -> No
     if content.get("version") != TRACE_VERSION:
         problem = f"the trace of attempt {number} of {id_} has the format of another version"
         raise MissingResource(f"{problem} of Longshore", "-o json prints it as it is")
-    from longshore.interfaces.cli.render.trace import print_trace
-
     print_trace(content, task, number)
 
 
@@ -401,6 +402,8 @@ async def _runner_of(client: ApiClient, definition: str) -> str | None:
 
 
 async def _read_trace(client: ApiClient, task: d.TaskDocument, attempt: int) -> dict[str, Any]:
+    from longshore.core.agents.trace import TRACE_FILE
+
     id_ = task.request_id
     subject = f"attempt {attempt} of {id_}"
     hint = f"`longshore logs {id_}` shows its output"
