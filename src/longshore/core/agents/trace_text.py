@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from longshore.core.text.numbers import plural
 from longshore.core.text.sanitise import mask_mapping, safe_excerpt
 
 EXCERPT_CHARACTERS: Final = 200
@@ -98,16 +99,11 @@ def format_usd(amount: float) -> str:
     return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.4f}"
 
 
-def count_text(count: int, thing: str) -> str:
-    """Returns a count with its noun: ``1 turn``, ``5 turns``."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
 def counts_text(counts: Mapping[str, int]) -> str:
     """Returns the number of turns and tools, and of the tools that did not succeed."""
     problems = ", ".join(f"{counts[name]} {name}" for name in PROBLEMS if counts[name])
-    tools = count_text(counts["tools"], "tool") + (f" ({problems})" if problems else "")
-    return f"{count_text(counts['turns'], 'turn')}, {tools}"
+    tools = plural(counts["tools"], "tool") + (f" ({problems})" if problems else "")
+    return f"{plural(counts['turns'], 'turn')}, {tools}"
 
 
 def tokens_text(prompt: str, cached_percent: float | None, output: int) -> str:

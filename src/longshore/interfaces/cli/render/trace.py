@@ -16,13 +16,13 @@ from rich.text import Text
 
 from longshore.core.agents.trace_text import (
     COUNTS,
-    count_text,
     counts_text,
     format_elapsed,
     format_usd,
     tokens_text,
 )
 from longshore.core.agents.transcripts import RESULT_TOOL
+from longshore.core.text.numbers import plural
 from longshore.core.text.sanitise import sanitise_prompt_input
 from longshore.interfaces.cli.render import screen
 from longshore.services.documents import TaskDocument
@@ -202,7 +202,7 @@ def _counts(step: Entry) -> str:
     parts = [counts_text(counts)]
     for name, noun in (("subagents", "subagent"), ("retries", "repeated request")):
         if count := counts[name]:
-            parts.append(count_text(count, noun))
+            parts.append(plural(count, noun))
     return ", ".join(parts)
 
 
@@ -215,7 +215,7 @@ def _error(end: Entry) -> str:
 def _totals(steps: Sequence[Entry]) -> str:
     elapsed = sum(_count(step, "durationMs") for step in steps)
     costs = [cost for step in steps if (cost := _number(step, "costUsd")) is not None]
-    parts = [count_text(len(steps), "step"), format_elapsed(elapsed)]
+    parts = [plural(len(steps), "step"), format_elapsed(elapsed)]
     return ", ".join([*parts, format_usd(sum(costs))] if costs else parts)
 
 
