@@ -68,9 +68,7 @@ class DocumentStore:
         """Returns the change with the large fields of its events moved to the blob store."""
         spilled = []
         for event in change.events:
-            properties = properties_of(event)
-            data = json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode()
-            if (overflow := overflow_of(properties, size=len(data))) is not None:
+            if (overflow := overflow_of(properties_of(event))) is not None:
                 # Two processes that emit the same entity's next event use the same id. Only one
                 # commits, and the other must not overwrite its payload.
                 folder = f"{event.entity_id}/{change.row.change_id}"

@@ -106,7 +106,7 @@ def test_large_fields_that_were_moved_out_are_empty_until_they_are_joined_again(
 ) -> None:
     event = data.draw(events_of(body))
     whole = codec.properties_of(event)
-    key, payload = "some/other", codec.overflow_of(whole, size=1, limit=0) or {}
+    key, payload = "some/other", codec.overflow_of(whole, limit=0) or {}
     carried = {name: value for name, value in whole.items() if name not in payload}
 
     wire = codec.to_wire(replace(event, overflow=key), environment="prod")

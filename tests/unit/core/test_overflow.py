@@ -13,7 +13,6 @@ from longshore.core.events.codec import (
 )
 
 KEY = "events/job-a/e-1-payload.json"
-TOO_BIG = EVENT_SIZE_LIMIT_BYTES + 1
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -24,11 +23,14 @@ property_names = st.sampled_from([*LARGE_FIELDS, "requestId", "state"]) | st.tex
 
 
 def overflow_of_big(properties: dict[str, object]) -> dict[str, object] | None:
-    return overflow_of(properties, size=TOO_BIG)
+    return overflow_of(properties, limit=0)
 
 
 def test_an_event_of_exactly_the_limit_stays_whole() -> None:
-    assert overflow_of({"output": "x"}, size=EVENT_SIZE_LIMIT_BYTES) is None
+    text = "x" * (EVENT_SIZE_LIMIT_BYTES - len('{"output":""}'))
+
+    assert overflow_of({"output": text}) is None
+    assert overflow_of({"output": text + "x"}) == {"output": text + "x"}
 
 
 def test_the_large_fields_of_a_bigger_event_are_moved_out() -> None:
@@ -53,7 +55,8 @@ def test_an_event_whose_fields_were_moved_out_already_stays_as_it_is() -> None:
 
 
 def test_a_lower_limit_moves_fields_of_smaller_events() -> None:
-    assert overflow_of({"output": "x"}, size=11, limit=10) is not None
+    assert overflow_of({"output": "x"}, limit=13) is not None
+    assert overflow_of({"output": "x"}, limit=14) is None
 
 
 def test_joining_does_not_change_the_properties_of_the_caller() -> None:

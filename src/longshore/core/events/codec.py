@@ -483,15 +483,17 @@ def _read_entity_type(value: Any) -> EntityType:
 
 
 def overflow_of(
-    properties: Mapping[str, Any], *, size: int, limit: int = EVENT_SIZE_LIMIT_BYTES
+    properties: Mapping[str, Any], *, limit: int = EVENT_SIZE_LIMIT_BYTES
 ) -> dict[str, Any] | None:
     """Returns the fields to move out of an event, or None if the event is small enough.
 
     Args:
-        size: Bytes of the whole event.
+        properties: All properties of the event.
     """
     large = {name: properties[name] for name in LARGE_FIELDS if name in properties}
-    return large if size > limit and large else None
+    if not large or len(_compact(properties).encode()) <= limit:
+        return None
+    return large
 
 
 def overflow_key(properties: Mapping[str, Any]) -> str | None:

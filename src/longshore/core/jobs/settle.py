@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from longshore.core.documents import Document
 from longshore.core.events.codec import overflow_of, properties_of
-from longshore.core.events.event import Event
 from longshore.core.ids import task_id_of
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.graph import Graph
@@ -85,7 +84,8 @@ def settle(
     decision = jobs.apply(job, command, now=now, change_id=change_id)
     if isinstance(decision, Refusal):
         return tuple(dependents)
-    if any(_is_too_large(event) for event in decision.events):
+    # Large fields of an event must be written to the blob store first.
+    if any(overflow_of(properties_of(event)) for event in decision.events):
         return None
     return (*dependents, decision)
 
@@ -160,10 +160,3 @@ def job_statuses(states: Mapping[str, TaskState]) -> dict[str, str | None]:
 
 def _inline(document: Document) -> Any:
     return json.loads(document.text or "null")
-
-
-def _is_too_large(event: Event) -> bool:
-    """Whether the event's large fields must be written to the blob store first."""
-    properties = properties_of(event)
-    size = len(json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode())
-    return overflow_of(properties, size=size) is not None
