@@ -10,9 +10,10 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from longshore.adapters.alerts.delivery import (
@@ -36,6 +37,7 @@ from longshore.core.health import CheckedTask, Health
 from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.ports.clock import Clock
 
+_HEADERS = {"Content-Type": "application/json;charset=utf-8"}
 _RESPONSE_LIMIT_BYTES = 64 * 1024
 # Only an error code of Slack is repeated; other text of its answer may contain secrets.
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
@@ -58,6 +60,21 @@ _MAX_KINDS = 5
 _MAX_NEWEST = 5
 
 
+def slack_webhook(*, url: str, clock: Clock, timeout: timedelta = DELIVERY_TIMEOUT) -> HttpAlerts:
+    """Alerts by an incoming webhook, which belongs to one channel."""
+    return HttpAlerts(
+        channel="slack",
+        url=url,
+        clock=clock,
+        encode=_encode,
+        headers=lambda _: _HEADERS,
+        read_bytes=_RESPONSE_LIMIT_BYTES,
+        error_in=_error_of_webhook,
+        retryable_errors=_RETRYABLE_CODES,
+        timeout=timeout,
+    )
+
+
 def slack_bot(
     *,
     token: str,
@@ -67,45 +84,18 @@ def slack_bot(
     base_url: str = "https://slack.com/api/",
 ) -> HttpAlerts:
     """Alerts by a bot that has the scope ``chat:write``."""
-    return _slack_alerts(
-        f"{base_url}chat.postMessage",
-        clock,
-        timeout,
-        _error_of_api,
-        headers={"Authorization": f"Bearer {token}"},
-        fields={"channel": channel, "unfurl_links": False, "unfurl_media": False},
+    headers = {**_HEADERS, "Authorization": f"Bearer {token}"}
+    return replace(
+        slack_webhook(url=f"{base_url}chat.postMessage", clock=clock, timeout=timeout),
+        encode=partial(_encode, channel=channel, unfurl_links=False, unfurl_media=False),
+        headers=lambda _: headers,
+        error_in=_error_of_api,
     )
 
 
-def slack_webhook(*, url: str, clock: Clock, timeout: timedelta = DELIVERY_TIMEOUT) -> HttpAlerts:
-    """Alerts by an incoming webhook, which belongs to one channel."""
-    return _slack_alerts(url, clock, timeout, _error_of_webhook, headers={}, fields={})
-
-
-def _slack_alerts(
-    url: str,
-    clock: Clock,
-    timeout: timedelta,
-    error_in: Callable[[str], str | None],
-    *,
-    headers: Mapping[str, str],
-    fields: Mapping[str, Any],
-) -> HttpAlerts:
-    def encode(notice: Notice) -> bytes:
-        message = message_of(notice)
-        return json.dumps({**fields, "text": message.text, "blocks": message.blocks}).encode()
-
-    return HttpAlerts(
-        channel="slack",
-        url=url,
-        clock=clock,
-        encode=encode,
-        headers=lambda _: {"Content-Type": "application/json;charset=utf-8", **headers},
-        read_bytes=_RESPONSE_LIMIT_BYTES,
-        error_in=error_in,
-        retryable_errors=_RETRYABLE_CODES,
-        timeout=timeout,
-    )
+def _encode(notice: Notice, **fields: Any) -> bytes:
+    message = message_of(notice)
+    return json.dumps({**fields, "text": message.text, "blocks": message.blocks}).encode()
 
 
 def _error_of_api(body: str) -> str | None:
