@@ -72,7 +72,7 @@ def test_what_was_added_by_whom_is_kept_with_the_graph() -> None:
         Addition(request_hash("one"), "body", 3, 1),
         Addition(request_hash("two"), "body", 4, 1),
     )
-    grown = replace(DIAMOND, additions=(first, second))
+    grown = DIAMOND.with_addition(first).with_addition(second)
 
     again = Graph.from_json(json.loads(json.dumps(grown.to_json())))
 
