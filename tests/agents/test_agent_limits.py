@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from longshore.core.explain import Remedy, RemedyAction
 from longshore.core.tasks.states import TaskState
 from tests.acceptance.conftest import wait_until
 from tests.agents.harness import TENANT, AgentHarness, open_harness, scenario
@@ -57,7 +58,7 @@ async def test_the_cli_does_not_wait_for_a_rate_limit_and_why_explains_the_wait(
         await wait_until(services.backend.queue_controls.list_pauses)
         reasons = await services.explainer.why(TENANT, harness.task_id("next"))
         (blocked,) = [reason for reason in reasons if reason.code == "queue_held"]
-        assert blocked.remedy == "longshore queues resume default"
+        assert blocked.remedy == Remedy(RemedyAction.RESUME_QUEUE, "default")
 
         await services.operator_commands.resume_queue("default", by="operator")
 

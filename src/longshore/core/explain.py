@@ -1,7 +1,8 @@
 """Why a task or a job is in its state: reasons as values, from what was asked to the root cause.
 
 The reasons are derived from rows that were just read, so they describe one moment. Each reason has
-its times as values too, and the command by which an operator would resolve it.
+its times as values too, and a ``Remedy``: the operator's action that would help. Interfaces spell
+a remedy in their own way; nothing here knows a command line.
 """
 
 from __future__ import annotations
@@ -28,11 +29,6 @@ from longshore.core.text.numbers import duration_text, plural
 _LATE = 1.5
 _SOON = "as soon as another worker polls"
 _FAILED_STATES = {TaskState.FAILED: "failed", TaskState.CANCELLED: "was cancelled"}
-_BUDGET_OPTIONS = {
-    BudgetUnit.USD: "--usd 5",
-    BudgetUnit.TOKENS: "--tokens 100000",
-    BudgetUnit.MINUTES: "--minutes 30",
-}
 
 
 class ReasonCode(StrEnum):
@@ -60,6 +56,26 @@ class ReasonCode(StrEnum):
     CANCELLED = "cancelled"
 
 
+class RemedyAction(StrEnum):
+    """What an operator can do."""
+
+    RESUME_JOB = "resume_job"
+    RESUME_QUEUE = "resume_queue"
+    START_WORKER = "start_worker"
+    APPROVE_TASK = "approve_task"
+    ADD_BUDGET = "add_budget"
+    LIST_JOB_TASKS = "list_job_tasks"
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """An action of an operator, with its arguments."""
+
+    action: RemedyAction
+    target: str | None  # id of a job or task, name of a queue; of a budget, None: the day's
+    unit: BudgetUnit | None = None  # of the budget to raise
+
+
 @dataclass(frozen=True, slots=True)
 class WhyReason:
     """One reason, as a sentence and as values."""
@@ -69,7 +85,7 @@ class WhyReason:
     task_id: str | None = None  # None: the reason is about the job, or about its workers
     since: datetime | None = None
     until: datetime | None = None  # when this changes by itself
-    remedy: str | None = None  # the command that would help
+    remedy: Remedy | None = None
 
 
 @value
@@ -139,7 +155,7 @@ def explain_job(
     # A reason that several tasks share is given once.
     reasons += dict.fromkeys(reason for reason in details if reason.task_id is None)
     if truncated:
-        remedy = f"longshore tasks --job {job.id}"
+        remedy = Remedy(RemedyAction.LIST_JOB_TASKS, job.id)
         text = "There are more tasks like these."
         reasons.append(WhyReason(ReasonCode.LEFT_OUT, text, remedy=remedy))
     if not shown and not job.state.terminal:
@@ -228,7 +244,7 @@ def _idle_reason(row: TaskRow) -> WhyReason:
             else:
                 text += f"was revised {row.revision} times and can only be approved or cancelled."
             code, since = ReasonCode.IN_REVIEW, row.last_event_at
-            remedy = f"longshore approve {row.id}"
+            remedy = Remedy(RemedyAction.APPROVE_TASK, row.id)
         case TaskState.COMPLETED:
             code = ReasonCode.COMPLETED
             text = f"Task {key} has completed; only a new job can run it again."
@@ -265,7 +281,7 @@ def _paused(pause: QueuePause) -> WhyReason:
     else:
         code, words = ReasonCode.QUEUE_HELD, f"is held until {_format_time(pause.until)}"
     text = f"Queue {pause.name!r} {words}{_parenthesised(pause.reason)}."
-    remedy = f"longshore queues resume {pause.name}"
+    remedy = Remedy(RemedyAction.RESUME_QUEUE, pause.name)
     return WhyReason(code, text, since=pause.at, until=pause.until, remedy=remedy)
 
 
@@ -288,7 +304,7 @@ def _no_worker(snapshot: WhySnapshot, queue: str) -> list[WhyReason]:
         count = len(snapshot.live_workers)
         serve = "serves" if count == 1 else "serve"
         text += f"; {plural(count, 'worker')} {serve} {', '.join(map(repr, sorted(others)))}"
-    remedy = f"longshore worker --queue {queue}"
+    remedy = Remedy(RemedyAction.START_WORKER, queue)
     return [WhyReason(ReasonCode.NO_WORKER, f"{text}.", remedy=remedy)]
 
 
@@ -337,10 +353,8 @@ def _parked(row: TaskRow, parked: ParkRecord) -> WhyReason:
     )
     if row.due_at is not None:
         text += f", or by itself at {_format_time(row.due_at)}"
-    targets = {BudgetScope.JOB: row.spec.job_id, BudgetScope.DAY: "today"}
-    remedy = (
-        f"longshore budget add {targets.get(parked.scope, row.id)} {_BUDGET_OPTIONS[parked.unit]}"
-    )
+    targets = {BudgetScope.JOB: row.spec.job_id, BudgetScope.DAY: None}
+    remedy = Remedy(RemedyAction.ADD_BUDGET, targets.get(parked.scope, row.id), parked.unit)
     return WhyReason(ReasonCode.PARKED, f"{text}.", row.id, parked.at, row.due_at, remedy)
 
 
@@ -375,8 +389,8 @@ def _parenthesised(reason: str | None) -> str:
     return f" ({reason})" if reason else ""
 
 
-def _resume(job_id: str) -> str:
-    return f"longshore resume {job_id}"
+def _resume(job_id: str) -> Remedy:
+    return Remedy(RemedyAction.RESUME_JOB, job_id)
 
 
 def _serving(snapshot: WhySnapshot, queue: str) -> str:

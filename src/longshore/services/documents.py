@@ -21,13 +21,13 @@ import msgspec
 from msgspec import Meta
 
 from longshore.core.api_keys import ApiScope, KeyRecord
-from longshore.core.budgets import total_tokens
+from longshore.core.budgets import BudgetUnit, total_tokens
 from longshore.core.dead_letters import DeadLetter
 from longshore.core.definitions.definition import UNLIMITED, Definition, RunnerKind
 from longshore.core.events.codec import to_wire
 from longshore.core.events.event import Event
 from longshore.core.events.types import Usage
-from longshore.core.explain import WhyReason
+from longshore.core.explain import Remedy, RemedyAction, WhyReason
 from longshore.core.health import CheckedTask, Health
 from longshore.core.tasks.attempt_history import PastAttempt
 from longshore.core.tasks.failures import ErrorCategory
@@ -41,6 +41,19 @@ from longshore.services.budgets import BudgetStatus
 TIMED_OUT_CODE = 124
 """The exit code of ``timeout``, and of a task that timed out."""
 
+_AMOUNTS = {
+    BudgetUnit.USD: "--usd 5",
+    BudgetUnit.TOKENS: "--tokens 100000",
+    BudgetUnit.MINUTES: "--minutes 30",
+}
+_COMMANDS = {
+    RemedyAction.RESUME_JOB: "resume {target}",
+    RemedyAction.RESUME_QUEUE: "queues resume {target}",
+    RemedyAction.START_WORKER: "worker --queue {target}",
+    RemedyAction.APPROVE_TASK: "approve {target}",
+    RemedyAction.ADD_BUDGET: "budget add {target} {amount}",
+    RemedyAction.LIST_JOB_TASKS: "tasks --job {target}",
+}
 _FAILED_CODE = 1
 _SIGNAL_BASE = 128
 _BODY_CHARACTERS = 2000
@@ -824,7 +837,15 @@ def _usage_document(usage: Usage) -> UsageDocument:
 
 def reason_document(reason: WhyReason) -> WhyReasonDocument:
     """A reason, with the command that would resolve it."""
-    return from_record(WhyReasonDocument, reason, request_id=reason.task_id)
+    remedy = None if reason.remedy is None else command_of(reason.remedy)
+    return from_record(WhyReasonDocument, reason, request_id=reason.task_id, remedy=remedy)
+
+
+def command_of(remedy: Remedy) -> str:
+    """Returns the command that carries out a remedy."""
+    amount = _AMOUNTS[remedy.unit or BudgetUnit.USD]
+    command = _COMMANDS[remedy.action].format(target=remedy.target or "today", amount=amount)
+    return f"longshore {command}"
 
 
 def output_chunk_document(job_id: str, key: str, chunk: OutputChunk) -> OutputChunkDocument:

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core.budgets import BudgetScope
-from longshore.core.explain import ReasonCode, WhyReason
+from longshore.core.budgets import BudgetScope, BudgetUnit
+from longshore.core.explain import ReasonCode, Remedy, RemedyAction, WhyReason
 from longshore.core.maximums import MAX_REVISIONS
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import TaskState
@@ -50,7 +50,7 @@ class TestPending:
         assert no_worker == WhyReason(
             code=ReasonCode.NO_WORKER,
             text="No worker on this machine serves queue 'slow'.",
-            remedy="longshore worker --queue slow",
+            remedy=Remedy(RemedyAction.START_WORKER, "slow"),
         )
 
     def test_workers_of_other_queues_do_not_help_and_are_named(self) -> None:
@@ -64,7 +64,7 @@ class TestPending:
             text=(
                 "No worker on this machine serves queue 'slow'; 2 workers serve 'default', 'fast'."
             ),
-            remedy="longshore worker --queue slow",
+            remedy=Remedy(RemedyAction.START_WORKER, "slow"),
         )
 
     def test_one_worker_of_another_queue_is_spoken_of_as_one(self) -> None:
@@ -105,7 +105,7 @@ class TestPending:
             code=ReasonCode.QUEUE_PAUSED,
             text="Queue 'default' is paused by olga (disk is full).",
             since=NOON,
-            remedy="longshore queues resume default",
+            remedy=Remedy(RemedyAction.RESUME_QUEUE, "default"),
         )
 
     def test_a_pause_without_a_reason_and_of_another_queue(self) -> None:
@@ -134,7 +134,7 @@ class TestPending:
             text="Queue 'default' is held until 2026-01-01 12:00:11 UTC (rate limit).",
             since=NOON,
             until=LATER + SECOND,
-            remedy="longshore queues resume default",
+            remedy=Remedy(RemedyAction.RESUME_QUEUE, "default"),
         )
 
 
@@ -241,7 +241,7 @@ class TestAfterTheRun:
         )
         assert (reason.since, reason.remedy) == (
             NOON,
-            f"longshore approve {A}",
+            Remedy(RemedyAction.APPROVE_TASK, A),
         )
 
     def test_a_result_that_was_revised_to_the_limit_can_only_be_approved_or_cancelled(self) -> None:
@@ -255,7 +255,7 @@ class TestAfterTheRun:
             (BudgetScope.STEP, A),
             (BudgetScope.TASK, A),
             (BudgetScope.JOB, JOB_ID),
-            (BudgetScope.DAY, "today"),
+            (BudgetScope.DAY, None),
         ],
     )
     def test_a_parked_task_says_which_budget_it_lacks_and_how_to_add_to_it(
@@ -267,7 +267,7 @@ class TestAfterTheRun:
         assert reason.text == (
             "Task 'a' is parked: all is spent. It resumes when the budget is raised."
         )
-        assert reason.remedy == f"longshore budget add {to} --usd 5"
+        assert reason.remedy == Remedy(RemedyAction.ADD_BUDGET, to, BudgetUnit.USD)
 
     def test_the_reason_of_a_task_parked_for_the_day_has_the_time_of_its_resume(self) -> None:
         midnight = NOON + timedelta(hours=12)

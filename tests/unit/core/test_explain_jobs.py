@@ -6,6 +6,8 @@ from longshore.core.explain import (
     ChainLink,
     DependencyChain,
     ReasonCode,
+    Remedy,
+    RemedyAction,
     WhyReason,
     explain_job,
     explain_task,
@@ -160,7 +162,7 @@ class TestJobs:
         *_, more = explain_job(make_snapshot(a_task()), [0], truncated=True)
 
         assert more.code is ReasonCode.LEFT_OUT
-        assert more.remedy == f"longshore tasks --job {JOB_ID}"
+        assert more.remedy == Remedy(RemedyAction.LIST_JOB_TASKS, JOB_ID)
 
     def test_a_job_of_which_nothing_runs_at_this_moment_is_moving_on(self) -> None:
         _, moving = explain_job(make_snapshot(), [])

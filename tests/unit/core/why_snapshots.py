@@ -7,6 +7,8 @@ from typing import Any
 from longshore.core.explain import (
     ChainLink,
     DependencyChain,
+    Remedy,
+    RemedyAction,
     WhyReason,
     WhySnapshot,
     explain_task,
@@ -18,7 +20,7 @@ from tests.factories import JOB_ID, NOON, SECOND, a_job, a_spec, a_task
 
 A = f"{JOB_ID}_a"
 LATER = NOON + 10 * SECOND
-RESUME = f"longshore resume {JOB_ID}"
+RESUME = Remedy(RemedyAction.RESUME_JOB, JOB_ID)
 ALONE = DependencyChain(links=(ChainLink(number=0),))
 
 

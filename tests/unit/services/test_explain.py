@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.explain import ReasonCode, WhyReason
+from longshore.core.explain import ReasonCode, Remedy, RemedyAction, WhyReason
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import TaskState
@@ -28,7 +28,7 @@ from tests.unit.services.port_wrappers import Crash, InterposedPort, record_call
 
 A = task_id("a")
 HERE = "worker-1"
-RESUME = f"longshore resume {job_id()}"
+RESUME = Remedy(RemedyAction.RESUME_JOB, job_id())
 
 
 def make_explainer(harness: ServiceHarness) -> Explainer:
@@ -207,7 +207,7 @@ async def test_a_result_in_review_holds_up_what_is_behind_it(kind: str, tmp_path
 
         assert waiting.text == "Task 'b' waits for 'a' (in review)."
         assert (review.code, review.since) == (ReasonCode.IN_REVIEW, row.last_event_at)
-        assert review.remedy == f"longshore approve {A}"
+        assert review.remedy == Remedy(RemedyAction.APPROVE_TASK, A)
         assert (await codes(harness, job_id()))[1:] == [("in_review", "a")]
 
 
