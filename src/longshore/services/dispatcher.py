@@ -123,8 +123,10 @@ class Dispatcher:
         ended_by = self.backend.clock.now() + _ANY_CLOCK
         pages = iter_pages(partial(self.backend.ledger.unrecorded_ends, ended_by=ended_by))
         async for page in pages:
+            results = (await self._settle_jobs(dict.fromkeys(page, _ANY_SEQUENCE))).values()
+            settled += any(isinstance(result, int) and result for result in results)
             with log_and_continue(logger, "dispatch.skipped", tasks=page):
-                settled += await self.settle(page)
+                _count(results)
         self._settled = True
         return settled > 0
 
