@@ -16,7 +16,7 @@ _fault = partial(Fault, part=Part.SWEEPER)
 SWEEPER_FAULTS = (
     _fault(
         name="tasks of the dead go on before their children are killed",
-        at="services.sweeper:Sweeper._kill_leftovers",
+        at="services.sweeper:Sweeper.reap_dead_workers",
         do=Drop("reap()"),
         caught_by=f"{_SWEEPER}::"
         "test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_killed",
@@ -30,7 +30,7 @@ SWEEPER_FAULTS = (
     ),
     _fault(
         name="a dead worker is forgotten before its leases are ended",
-        at="services.sweeper:Sweeper._kill_leftovers",
+        at="services.sweeper:Sweeper.reap_dead_workers",
         do=After("reap()", "self.worker_registry.deregister(worker_id)"),
         caught_by=f"{_SWEEPER}::"
         "test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended",

@@ -137,14 +137,15 @@ class Sweeper:
     async def reap_dead_workers(self) -> None:
         """End the leases of workers on this machine whose process has ended."""
         for worker_id in self.worker_registry.dead_workers():
-            if not self._kill_leftovers(worker_id):
-                continue
-            with log_and_continue(logger, "lease.end_failed", worker_id=worker_id):
-                unbegun = await self._unbegun_tasks(worker_id)
-                for row in await self.source.end_worker(worker_id, unbegun=unbegun):
-                    await self._record_ended_lease(row, worker_id, holder_gone=True)
-            with log_and_continue(logger, "worker.deregister_failed", worker_id=worker_id):
-                self.worker_registry.deregister(worker_id)
+            with log_and_continue(logger, "worker.reap_failed", worker_id=worker_id):
+                # Kills what is left of its attempts: before, no other worker may start the tasks.
+                self.worker_registry.reap(worker_id)
+                with log_and_continue(logger, "lease.end_failed", worker_id=worker_id):
+                    unbegun = await self._unbegun_tasks(worker_id)
+                    for row in await self.source.end_worker(worker_id, unbegun=unbegun):
+                        await self._record_ended_lease(row, worker_id, holder_gone=True)
+                with log_and_continue(logger, "worker.deregister_failed", worker_id=worker_id):
+                    self.worker_registry.deregister(worker_id)
 
     async def _unbegun_tasks(self, worker_id: str) -> set[tuple[str, int]]:
         """Returns the tasks, with their fences, that a dead worker had not begun.
@@ -168,16 +169,6 @@ class Sweeper:
             return runs_in_slot(await definition_of(row, self.backend))
         except NotFound:
             return False
-
-    def _kill_leftovers(self, worker_id: str) -> bool:
-        """Kill what is left of a worker's attempts. Returns whether all of it is dead.
-
-        Before that, no other worker may start the tasks.
-        """
-        with log_and_continue(logger, "worker.reap_failed", worker_id=worker_id):
-            self.worker_registry.reap(worker_id)
-            return True
-        return False
 
     async def _end_silent_leases(self) -> None:
         progress = True

@@ -600,7 +600,7 @@ class Attempts:
         self._act()
 
     def _timeout_of(self, attempt: _Attempt) -> timedelta:
-        return attempt.task.definition.timeout or self._context.timeout
+        return timeout_of(attempt.task.definition) or self._context.timeout
 
     # Stopping -----------------------------------------------------------------------------------
 
@@ -848,7 +848,7 @@ class Attempts:
             return c.Release(reason=STOPPING, **facts)
         if attempt.timed_out:
             return c.TimeOut(
-                timeout=timeout_of(attempt.task.definition) or self._context.timeout,
+                timeout=self._timeout_of(attempt),
                 elapsed=duration,
                 signal=result.signal or "SIGTERM",
                 jitter=self._context.jitter(),
