@@ -182,7 +182,7 @@ SWEEPER_FAULTS = (
     ),
     _fault(
         name="worn-out messages have no effect",
-        at="services.sweeper:Sweeper._settle_dead_letters",
+        at="services.sweeper:Sweeper._settle_and_enqueue",
         do=Value("= settle_messages()", "{'failed': 0, 'dropped': 0}"),
         caught_by=f"{_TURNS}::test_a_message_that_was_worn_out_has_its_effect_in_a_sweep",
     ),

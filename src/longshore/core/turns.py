@@ -35,7 +35,6 @@ class TurnPlanner:
         self._slots = slots
         self._joint = claims_with_commands
         self._busy = 0  # slots
-        self._commands = 0  # that wait for a turn
         self._turns = 0  # under way
         self._turn_slots = 0  # that the turn under way claims for
         self._claim_slots = 0  # that the waiting claim is for; 0: none waits
@@ -48,10 +47,6 @@ class TurnPlanner:
         More slots than there are can be in use for a moment.
         """
         return max(self._slots - self._busy - self._turn_slots - self._claim_slots, 0)
-
-    def command_added(self) -> None:
-        """A command waits for the next turn."""
-        self._commands += 1
 
     def turn_ended(self) -> None:
         """A turn was answered or given up."""
@@ -70,20 +65,20 @@ class TurnPlanner:
         """The worker stops, or its leases were ended: it must not claim."""
         self._claiming = False
 
-    def decide(self, *, busy: int) -> TurnDecision:
+    def decide(self, *, busy: int, commands: bool = False) -> TurnDecision:
         """Returns what to do now. The caller does all of it.
 
         Args:
             busy: The slots in use.
+            commands: Whether any wait for a turn.
         """
         self._busy = busy
         stop_claim = not self._claiming and self._claim_slots > 0
         turn_slots: int | None = None
-        if self._commands and not (self._joint and self._turns):
+        if commands and not (self._joint and self._turns):
             turn_slots = self.free if self._joint and self._claiming else 0
             self._turns += 1
             self._turn_slots = turn_slots
-            self._commands = 0
         claim_slots = 0
         if self._claiming and not self._claim_slots and not (self._joint and self._turns):
             self._claim_slots = claim_slots = self.free

@@ -139,12 +139,11 @@ class MessageTaskSource:
             return claimed
         clock = self.backend.clock
         end = clock.elapsed() + wait
-        claimed = ()
-        while not claimed:
+        while True:
             left = max(end - clock.elapsed(), timedelta(0))
             messages = await self._receive(worker, room.slots, left)
             claimed = await self._claim_all(worker, messages)
-            if not claimed and clock.elapsed() >= end:
+            if claimed or clock.elapsed() >= end:
                 break
         self._last_claims[worker.worker_id] = (turn_id, claimed)
         return claimed
@@ -184,8 +183,6 @@ class MessageTaskSource:
         self, worker: WorkerInstance, messages: Sequence[Message]
     ) -> tuple[ClaimedTask, ...]:
         """Claim the tasks of messages, all at once. If cancelled, nothing stays claimed."""
-        if not messages:
-            return ()
         handling = asyncio.gather(*(self._handle(worker, message) for message in messages))
         try:
             claimed = await asyncio.shield(handling)

@@ -213,13 +213,10 @@ class Sweeper:
         """
         if self.backend.queue is None:
             return
-        with log_and_continue(logger, "repair.failed", repair=self._settle_dead_letters.__name__):
-            await self._settle_dead_letters()
+        with log_and_continue(logger, "repair.failed", repair="_settle_dead_letters"):
+            settled = await self.dead_letters.settle_messages()
+            self.repairs["dead_letters"] += settled["failed"] + settled["dropped"]
         await self._enqueue_again()
-
-    async def _settle_dead_letters(self) -> None:
-        settled = await self.dead_letters.settle_messages()
-        self.repairs["dead_letters"] += settled["failed"] + settled["dropped"]
 
     async def _record_ends(self) -> None:
         ledger, clock = self.backend.ledger, self.backend.clock

@@ -39,36 +39,29 @@ def test_slots_that_a_claim_left_free_are_claimed_for_again() -> None:
 
 def test_a_turn_claims_for_the_slots_that_are_free() -> None:
     working = planner(3)
-    working.command_added()
-    working.command_added()
 
-    assert working.decide(busy=2) == TurnDecision(turn_slots=1)
+    assert working.decide(busy=2, commands=True) == TurnDecision(turn_slots=1)
 
 
 def test_no_slot_is_free_while_more_are_in_use_than_there_are() -> None:
     working = planner(2)
-    working.command_added()
 
-    assert working.decide(busy=3) == TurnDecision(turn_slots=0)
+    assert working.decide(busy=3, commands=True) == TurnDecision(turn_slots=0)
 
 
 def test_commands_gather_while_a_turn_is_under_way() -> None:
     working = planner(3)
-    working.command_added()
-    assert working.decide(busy=2) == TurnDecision(turn_slots=1)
-    working.command_added()
-    working.command_added()
-    assert working.decide(busy=1) == TurnDecision()
+    assert working.decide(busy=2, commands=True) == TurnDecision(turn_slots=1)
+    assert working.decide(busy=1, commands=True) == TurnDecision()
 
     working.turn_ended()
 
-    assert working.decide(busy=2) == TurnDecision(turn_slots=1)
+    assert working.decide(busy=2, commands=True) == TurnDecision(turn_slots=1)
 
 
 def test_a_turn_that_found_nothing_is_followed_by_a_claim_that_waits() -> None:
     working = planner(3)
-    working.command_added()
-    working.decide(busy=2)
+    working.decide(busy=2, commands=True)
 
     working.turn_ended()
 
@@ -77,24 +70,20 @@ def test_a_turn_that_found_nothing_is_followed_by_a_claim_that_waits() -> None:
 
 def test_a_turn_does_not_claim_for_slots_that_a_waiting_claim_is_for() -> None:
     claiming = waiting(3, left=2)
-    claiming.command_added()
 
-    assert claiming.decide(busy=1) == TurnDecision(turn_slots=0)
+    assert claiming.decide(busy=1, commands=True) == TurnDecision(turn_slots=0)
 
 
 def test_a_turn_claims_for_slots_that_became_free_while_a_claim_waits() -> None:
     claiming = waiting(3, left=1)
-    claiming.command_added()
 
-    assert claiming.decide(busy=1) == TurnDecision(turn_slots=1)
+    assert claiming.decide(busy=1, commands=True) == TurnDecision(turn_slots=1)
 
 
 def test_a_source_that_cannot_join_them_gets_each_turn_at_once_and_without_a_claim() -> None:
     working = planner(2, joint=False)
-    working.command_added()
-    assert working.decide(busy=2) == TurnDecision(turn_slots=0)
-    working.command_added()
-    assert working.decide(busy=2) == TurnDecision(turn_slots=0)
+    assert working.decide(busy=2, commands=True) == TurnDecision(turn_slots=0)
+    assert working.decide(busy=2, commands=True) == TurnDecision(turn_slots=0)
 
     assert working.decide(busy=1) == TurnDecision(claim_slots=1)
 
@@ -103,9 +92,8 @@ def test_a_worker_that_stops_cancels_the_claim_and_still_sends_commands() -> Non
     claiming = planner(2)
     claiming.decide(busy=0)
     claiming.forbid_claims()
-    claiming.command_added()
 
-    assert claiming.decide(busy=0) == TurnDecision(turn_slots=0, stop_claim=True)
+    assert claiming.decide(busy=0, commands=True) == TurnDecision(turn_slots=0, stop_claim=True)
     claiming.claim_ended()
     claiming.turn_ended()
     assert claiming.decide(busy=0) == TurnDecision()

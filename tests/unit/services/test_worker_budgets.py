@@ -164,7 +164,7 @@ async def test_several_questions_at_once_are_all_counted(tmp_path: Path, shared:
         await submit(harness, budget=0.5 if shared else None)
         row = await harness.claim(task_id("a"))
         pump = OutputPump(backend.output, harness.clock, row.id, row.attempt, OutputPolicy())
-        reports, never = AttemptReports(pump, harness.clock, row), asyncio.Future[None]()
+        reports, never = AttemptReports(pump, row), asyncio.Future[None]()
         plan, _ = read_plan({"prompt": "Do it.", **({} if shared else {"budget": 0.5})})
         assert plan is not None
         check = BudgetCheck(

@@ -400,7 +400,7 @@ async def test_what_is_known_of_the_row_never_goes_back(kind: str, tmp_path: Pat
             task_id("a"), c.SaveCheckpoint(fence=claimed.fence, key="step")
         )
         pump = OutputPump(backend.output, harness.clock, task_id("a"), 1, OutputPolicy())
-        reports = AttemptReports(pump, harness.clock, claimed)
+        reports = AttemptReports(pump, claimed)
 
         reports.update_row(saved)
         reports.update_row(claimed)

@@ -569,18 +569,22 @@ class Attempts:
             self._planner.claimed(plan)
 
     def _set_timer(self, now_ns: int) -> None:
-        """Look again when a child may have stalled, or a task may have timed out."""
-        waits = [
-            since + to_ns(self._timeout_of(self._current[number])) - now_ns
-            for number, since in self._planner.running()
-            if not self._current[number].timed_out
-        ]
+        """End tasks that have timed out, and look again when others may, or a child may stall."""
+        waits: list[int] = []
+        for number, since_ns in self._planner.running():
+            attempt = self._current[number]
+            left_ns = since_ns + to_ns(self._timeout_of(attempt)) - now_ns
+            if not attempt.timed_out and left_ns <= 0:
+                attempt.timed_out = True
+                self._kill(attempt)
+            elif not attempt.timed_out:
+                waits.append(left_ns)
         stalls_in_ns = self._planner.next_check_ns(now_ns)
         if stalls_in_ns is not None:
             waits.append(stalls_in_ns)
         if not waits:
             return
-        ends_ns = now_ns + max(min(waits), 0) + _TIMER_SLACK_NS
+        ends_ns = now_ns + min(waits) + _TIMER_SLACK_NS
         if self._timer is not None:
             if self._timer_ends_ns <= ends_ns:
                 return
@@ -591,12 +595,6 @@ class Attempts:
     async def _wait_for_timer(self, wait_ns: int) -> None:
         await self._clock.sleep(wait_ns // 1000 * MICROSECOND)
         self._timer = None
-        now_ns = self._now_ns()
-        for number, since in self._planner.running():
-            attempt = self._current[number]
-            if now_ns - since >= to_ns(self._timeout_of(attempt)) and not attempt.timed_out:
-                attempt.timed_out = True
-                self._kill(attempt)
         self._act()
 
     def _timeout_of(self, attempt: _Attempt) -> timedelta:
@@ -886,7 +884,7 @@ class Attempts:
             log, policy, clock = self._context.backend.output, self._context.output, self._clock
             claimed = attempt.claimed
             pump = OutputPump(log, clock, claimed.task_id, claimed.attempt, policy)
-            attempt.reports = AttemptReports(pump, clock, claimed.row)
+            attempt.reports = AttemptReports(pump, claimed.row)
         return attempt.reports
 
     def _add_report(self, attempt: _Attempt, report: ChildReport) -> None:

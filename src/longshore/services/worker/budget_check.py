@@ -136,15 +136,11 @@ class BudgetCheck:
         self.waiting = None
         if stop is None:
             self._pending[request.number] = request.estimate
-        elif stop.exhausted.reserved and self._has_pending:
+        elif stop.exhausted.reserved and sum(self._pending.values(), NO_USAGE) != NO_USAGE:
             # Other responses of this attempt may cost less than was reserved for them.
             self.waiting = request
         else:
             self.stop = stop
-
-    @property
-    def _has_pending(self) -> bool:
-        return any(estimate != NO_USAGE for estimate in self._pending.values())
 
     def _check_own(self, request: SpendRequest) -> BudgetStop | None:
         row, pending = self.reports.row, sum(self._pending.values(), NO_USAGE)

@@ -167,7 +167,6 @@ class AttemptReports:
     """Records the reports of a child; heartbeats show its progress and summaries too."""
 
     pump: OutputPump
-    clock: Clock
     row: TaskRow  # as last read
     activity: Activity = field(default_factory=Activity)
     usage: Usage = NO_USAGE
@@ -202,7 +201,7 @@ class AttemptReports:
 
     async def _log_line(self, kind: str, text: str) -> None:
         shown = text[:_ACTIVITY_CHARACTERS]
-        self.activity = Activity(type=kind, step_name=shown, timestamp=self.clock.now())
+        self.activity = Activity(type=kind, step_name=shown, timestamp=self.pump.clock.now())
         await self.pump.add(Stream.LOG, f"{kind}: {text}\n".encode(errors="replace"))
 
 

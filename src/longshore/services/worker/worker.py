@@ -204,7 +204,6 @@ class Worker:
         if not self._waiting:
             self._first_waits_since = self._clock.elapsed()
         self._waiting.append((command, on_answer))
-        self._planner.command_added()
         self._schedule()
 
     def _schedule(self) -> None:
@@ -230,7 +229,8 @@ class Worker:
         self._scheduled = None
         if self._closed or self._gathers():
             return
-        decision = self._planner.decide(busy=self._attempts.busy)
+        busy, commands = self._attempts.busy, bool(self._waiting)
+        decision = self._planner.decide(busy=busy, commands=commands)
         if decision.stop_claim and self._claim is not None:
             self._claim.cancel()
         if decision.turn_slots is not None:
