@@ -164,7 +164,7 @@ CHILD_FAULTS = (
     _fault(
         name="one that ended without a word has a result",
         at="execution.host.attempt:ProcessAttempt.ending",
-        do=Condition("runner", True),
+        do=Condition("runner", True, nth=1),
         caught_by=f"{_RUNNER}::test_a_function_that_exits_without_a_report_has_crashed",
     ),
     _fault(
