@@ -21,7 +21,7 @@ from longshore.adapters.sqlite.rows import SELECT_JOB, SELECT_TASK, pack_job_id
 from longshore.adapters.sqlite.task_source import TurnWork
 from longshore.adapters.sqlite.transaction import StoreTransaction, feed_entries
 from longshore.core.budgets import Budget, BudgetScope, BudgetUnit
-from longshore.core.claims import ClaimPosition, Room, candidate_of, choose, lines_of
+from longshore.core.claims import ClaimPosition, Room, choose
 from longshore.core.documents import Document
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskSummary, Usage
@@ -39,6 +39,7 @@ from longshore.core.tasks.rows import JobRow, JobSpec, TaskRow, TaskSpec
 from longshore.core.tasks.states import Priority, TaskState
 from longshore.ports.task_source import Applied, ClaimedTask, LeaseCommand, WorkerInstance
 from longshore.testing.contracts.samples import events_to_wire
+from longshore.testing.memory.task_source import definition_of, lines_of
 from tests.factories import NOON
 
 EPOCH = 3
@@ -534,10 +535,9 @@ class Expected:
             and (row.due_at is None or codec.to_us(row.due_at) < limit)
         ]
         ready.sort(key=lambda row: (row.due_at, [*store.jobs].index(row.spec.job_id), row.spec.key))
-        chosen, _ = choose(lines_of(map(candidate_of, ready)), room, ClaimPosition())
+        chosen, _ = choose(lines_of(ready), room, ClaimPosition(), definition_of)
         claimed = []
-        for candidate in chosen:
-            row = store.rows[candidate.task_id]
+        for row in chosen:
             command = c.Claim(
                 worker_id="w1",
                 process_id=7,
@@ -550,7 +550,7 @@ class Expected:
             change = tasks.apply(row, command, now=now, change_id=CLAIMS)
             assert isinstance(change, Change)
             store.note(change)
-            claimed.append(ClaimedTask(change.row, candidate.due_at))
+            claimed.append(ClaimedTask(change.row, row.due_at or row.updated_at))
         return claimed
 
 

@@ -2,17 +2,27 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from operator import attrgetter
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.claims import Candidate, ClaimPosition, Room, candidate_of, choose, lines_of
+from longshore.core import claims
+from longshore.core.claims import ClaimPosition, DefinitionVersion, Room
 from longshore.core.tasks.states import Priority
-from tests.factories import NOON, a_spec, a_task
 
 HIGH, NORMAL, LOW = Priority.HIGH, Priority.NORMAL, Priority.LOW
 SHORT, LONG = ("acme", "short", 1), ("acme", "long", 1)
 START = ClaimPosition()
+
+
+class Candidate(NamedTuple):
+    number: int
+    queue: str
+    lane: Priority
+    line: str
+    definition: DefinitionVersion
 
 
 def a_candidate(
@@ -23,31 +33,24 @@ def a_candidate(
     line: str = "acme",
     definition: tuple[str, str, int] = LONG,
 ) -> Candidate:
-    return Candidate(
-        task_id=f"{queue}-{lane.value}-{line}-{number}",
-        queue=queue,
-        lane=lane,
-        line=line,
-        due_at=NOON,
-        definition=definition,
-    )
+    return Candidate(number, queue, lane, line, definition)
 
 
 def several(count: int, **fields: object) -> list[Candidate]:
     return [a_candidate(number, **fields) for number in range(count)]  # type: ignore[arg-type]
 
 
+def choose(
+    candidates: Iterable[Candidate], room: Room, position: ClaimPosition
+) -> tuple[list[Candidate], ClaimPosition]:
+    lines: dict[tuple[Priority, str, str], list[Candidate]] = {}
+    for item in candidates:
+        lines.setdefault((item.lane, item.queue, item.line), []).append(item)
+    return claims.choose(lines, room, position, attrgetter("definition"))
+
+
 def chosen(candidates: Iterable[Candidate], slots: int) -> list[Candidate]:
-    return choose(lines_of(candidates), Room(slots=slots), START)[0]
-
-
-def test_a_pending_task_is_a_candidate_of_its_tenants_line() -> None:
-    row = a_task(spec=a_spec(queue="agents", priority=HIGH))
-
-    candidate = candidate_of(row)
-
-    assert (candidate.queue, candidate.lane, candidate.line) == ("agents", HIGH, "acme")
-    assert (candidate.due_at, candidate.definition) == (row.due_at, ("acme", "command", 1))
+    return choose(candidates, Room(slots=slots), START)[0]
 
 
 def test_no_more_are_chosen_than_fit_and_those_of_a_line_in_their_order() -> None:
@@ -78,7 +81,7 @@ def test_lanes_keep_their_shares_over_small_batches() -> None:
     position, lanes = START, Counter[Priority]()
     for _ in range(16):
         tasks = [*several(1, lane=LOW), *several(1, lane=NORMAL), *several(1, lane=HIGH)]
-        taken, position = choose(lines_of(tasks), Room(slots=1), position)
+        taken, position = choose(tasks, Room(slots=1), position)
         lanes.update(task.lane for task in taken)
 
     assert lanes == {HIGH: 12, NORMAL: 2, LOW: 2}
@@ -95,7 +98,7 @@ def test_tenants_take_turns_over_small_batches() -> None:
     position, lines = START, []
     for _ in range(4):
         tasks = [*several(9, line="a"), *several(9, line="b")]
-        (task,), position = choose(lines_of(tasks), Room(slots=1), position)
+        (task,), position = choose(tasks, Room(slots=1), position)
         lines.append(task.line)
 
     assert lines == ["a", "b", "a", "b"]
@@ -105,7 +108,7 @@ def test_no_queue_is_always_first() -> None:
     position, queues = START, []
     for _ in range(4):
         tasks = [*several(9, queue="a"), *several(9, queue="b")]
-        (task,), position = choose(lines_of(tasks), Room(slots=1), position)
+        (task,), position = choose(tasks, Room(slots=1), position)
         queues.append(task.queue)
 
     assert queues == ["a", "b", "a", "b"]
@@ -120,7 +123,7 @@ def test_only_known_short_tasks_are_taken_ahead_of_a_free_slot() -> None:
         a_candidate(4, definition=SHORT),
     ]
 
-    taken, _ = choose(lines_of(tasks), Room(slots=1, ahead={SHORT: 2}), START)
+    taken, _ = choose(tasks, Room(slots=1, ahead={SHORT: 2}), START)
 
     assert taken == [tasks[0], tasks[2], tasks[3]]
 
@@ -132,7 +135,7 @@ def test_short_tasks_of_every_line_are_taken_ahead() -> None:
         a_candidate(2, line="b", definition=SHORT),
     ]
 
-    taken, _ = choose(lines_of(tasks), Room(slots=0, ahead={SHORT: 5}), START)
+    taken, _ = choose(tasks, Room(slots=0, ahead={SHORT: 5}), START)
 
     assert taken == tasks[1:]
 
@@ -153,7 +156,7 @@ def test_a_claim_is_full_or_leaves_nothing(
         for number, (queue, lane, line) in enumerate(drawn)
     ]
 
-    result, position = choose(lines_of(tasks), Room(slots=slots), ClaimPosition(taken))
+    result, position = choose(tasks, Room(slots=slots), ClaimPosition(taken))
 
     assert len(result) == min(slots, len(tasks))
     assert len(set(result)) == len(result)

@@ -49,7 +49,6 @@ from longshore.adapters.sqlite.rows import (
 )
 from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.claims import (
-    Candidate,
     ClaimPosition,
     DefinitionVersion,
     Room,
@@ -730,19 +729,17 @@ class TurnWork:
         return chosen
 
     def _choose(self, lines: Sequence[_OpenLine], due_us: int, room: Room) -> list[Values]:
-        ready: dict[str, Values] = {}
         equal_part = -(-room.total // max(len(lines), 1))
-
-        def candidates(line: _OpenLine) -> Iterator[Candidate]:
-            for values in self._read_line(line, due_us, room.total, equal_part):
-                key = str(values[_NO])
-                ready[key] = values
-                definition = self._facts_of(values).definition
-                yield Candidate(key, line.queue, line.lane, line.tenant, self._now, definition)
-
-        by_key = {(line.lane, line.queue, line.tenant): candidates(line) for line in lines}
-        chosen, self.position = choose(by_key, room, self.position)
-        return [ready[candidate.task_id] for candidate in chosen]
+        ready = {
+            (line.lane, line.queue, line.tenant): self._read_line(
+                line, due_us, room.total, equal_part
+            )
+            for line in lines
+        }
+        chosen, self.position = choose(
+            ready, room, self.position, lambda values: self._facts_of(values).definition
+        )
+        return chosen
 
     def _read_line(self, line: _OpenLine, due_us: int, limit: int, count: int) -> Iterator[Values]:
         """Up to ``limit`` tasks of a line: first ``count`` of them, more only if asked for."""

@@ -7,19 +7,19 @@ one event loop it is atomic: commands, then what follows from ended tasks, then 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import ClassVar
 
-from longshore.core.claims import ClaimPosition, Room, candidate_of, choose, lines_of
+from longshore.core.claims import ClaimLines, ClaimPosition, DefinitionVersion, Room, choose
 from longshore.core.jobs.settle import settle
 from longshore.core.queues import QueueDepth
 from longshore.core.tasks import commands as c
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.tasks.rows import TaskRow
-from longshore.core.tasks.states import TaskState
+from longshore.core.tasks.states import Priority, TaskState
 from longshore.errors import BackendRejected, OutcomeUnknown, WorkerGone
 from longshore.ports.task_source import (
     Answer,
@@ -113,8 +113,8 @@ class MemoryTaskSource:
         now = self.store.clock.now()
         queues = frozenset(worker.queues) - self.controls.paused_now(worker.queues)
         ready = self.store.ready.due(queues, now, limit=room.total)
-        candidates = [candidate_of(self.store.tasks[task_id]) for task_id in ready]
-        chosen, self._position = choose(lines_of(candidates), room, self._position)
+        lines = lines_of([self.store.tasks[task_id] for task_id in ready])
+        chosen, self._position = choose(lines, room, self._position, definition_of)
         command = c.Claim(
             worker_id=worker.worker_id,
             process_id=worker.process_id,
@@ -122,13 +122,12 @@ class MemoryTaskSource:
             local=worker.local,
         )
         claimed = []
-        for candidate in chosen:
-            row = self.store.tasks[candidate.task_id]
+        for row in chosen:
             change_id = f"{worker.worker_id}.{turn_id}.claim"
             change = tasks.apply(row, command, now=now, change_id=change_id)
             if not isinstance(change, Refusal):
                 self.store.commit([change])
-                claimed.append(ClaimedTask(change.row, candidate.due_at))
+                claimed.append(ClaimedTask(change.row, row.due_at or row.updated_at))
         return tuple(claimed)
 
     # Turns --------------------------------------------------------------------------------------
@@ -263,3 +262,17 @@ class _Reader:
     def task_states(self, job_id: str) -> Mapping[str, TaskState]:
         rows = self.store.tasks.values()
         return {row.spec.key: row.state for row in rows if row.spec.job_id == job_id}
+
+
+def lines_of(rows: Iterable[TaskRow]) -> ClaimLines[TaskRow]:
+    """Returns tasks, in the order in which they should begin, by their lines."""
+    lines: dict[tuple[Priority, str, str], list[TaskRow]] = {}
+    for row in rows:
+        key = (row.spec.priority, row.spec.queue, row.spec.tenant)
+        lines.setdefault(key, []).append(row)
+    return lines
+
+
+def definition_of(row: TaskRow) -> DefinitionVersion:
+    """Returns the version of the definition of a task."""
+    return row.spec.tenant, row.spec.definition, row.spec.definition_version
