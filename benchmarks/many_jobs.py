@@ -22,8 +22,7 @@ from benchmarks.system import TENANT, TRUE, open_system
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.history import pack_record, unpack_records
-from longshore.adapters.sqlite.reader import Names
-from longshore.adapters.sqlite.rows import NUMBER_BITS, pack_job_id
+from longshore.adapters.sqlite.rows import NUMBER_BITS, Names, pack_job_id
 from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.ids import ID_BYTES, task_id_of
 from longshore.core.tasks import commands as c

@@ -56,13 +56,13 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a refused change stays half written",
-        at="adapters.sqlite.writer:DatabaseWriter._run_in_group",
+        at="adapters.sqlite.writer:DatabaseWriter._run_item",
         do=Condition("total_changes()", False),
         caught_by=f"{_SQLITE}::test_one_conflict_and_nothing_of_all_changes_is_written",
     ),
     _fault(
         name="a refused change is not undone alone",
-        at="adapters.sqlite.writer:DatabaseWriter._run_in_savepoint",
+        at="adapters.sqlite.writer:DatabaseWriter._run_item",
         do=Drop("execute() 'ROLLBACK TO item'"),
         caught_by=f"{_SQLITE}::test_one_conflict_and_nothing_of_all_changes_is_written",
     ),

@@ -203,7 +203,7 @@ TURN_FAULTS = (
     ),
     _fault(
         name="a new instance in SQLite keeps the turns of the last",
-        at=f"{_SOURCE}.join",
+        at="adapters.sqlite.task_source:_JOIN",
         do=Text("turn = '', claim = '', ", ""),
         caught_by=f"{_CONTRACT}::test_the_turns_of_a_new_instance_are_counted_anew",
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.sqlite.reader import StoreReader
+from longshore.adapters.sqlite.rows import StoreReader
 
 Query = list[tuple[str, Sequence[Any]]]
 

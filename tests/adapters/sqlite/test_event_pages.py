@@ -10,7 +10,7 @@ import pytest
 from longshore.adapters.sqlite import events as sqlite_events
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.reader import Names
+from longshore.adapters.sqlite.rows import Names
 from longshore.adapters.sqlite.transaction import FeedEntry, StoreTransaction, feed_entries
 from longshore.core.events.event import Event
 from longshore.core.tasks.changes import Change

@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from longshore.adapters.sqlite import store_file
-from longshore.adapters.sqlite.reader import Names, StoreReader
 from longshore.adapters.sqlite.rows import (
     JOB_COLUMNS,
     SELECT_JOB,
     SELECT_TASK,
     TASK_COLUMNS,
+    Names,
+    StoreReader,
     job_values,
     pack_document,
     pack_job_id,

@@ -16,8 +16,13 @@ from hypothesis import strategies as st
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file, task_source
 from longshore.adapters.sqlite.history import EVENT_NUMBERS, HistoryReader
-from longshore.adapters.sqlite.reader import Names, StoreReader
-from longshore.adapters.sqlite.rows import SELECT_JOB, SELECT_TASK, pack_job_id
+from longshore.adapters.sqlite.rows import (
+    SELECT_JOB,
+    SELECT_TASK,
+    Names,
+    StoreReader,
+    pack_job_id,
+)
 from longshore.adapters.sqlite.task_source import TurnWork
 from longshore.adapters.sqlite.transaction import StoreTransaction, feed_entries
 from longshore.core.budgets import Budget, BudgetScope, BudgetUnit

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.database import Database
-from longshore.adapters.sqlite.reader import StoreReader
+from longshore.adapters.sqlite.rows import StoreReader
 from longshore.adapters.sqlite.store_file import sync_folder
 from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.documents import validate_key

@@ -15,7 +15,7 @@ from functools import lru_cache
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.reader import StoreReader
+from longshore.adapters.sqlite.rows import StoreReader
 from longshore.adapters.sqlite.store_file import Row
 from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.core.api_keys import KeyRecord

@@ -26,7 +26,7 @@ from longshore.adapters.shared.waiters import Waiters
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.errors import translate_error
 from longshore.adapters.sqlite.notifier import Notifier, Topic
-from longshore.adapters.sqlite.reader import Names, StoreReader
+from longshore.adapters.sqlite.rows import Names, StoreReader
 from longshore.adapters.sqlite.store_file import Bindings, Row
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.adapters.sqlite.writer import DatabaseWriter

@@ -33,11 +33,11 @@ from longshore.adapters.sqlite.history import (
     HistoryReader,
     unpack_records,
 )
-from longshore.adapters.sqlite.reader import StoreReader
 from longshore.adapters.sqlite.rows import (
     NUMBER_BITS,
     SELECT_JOB,
     SELECT_TASK,
+    StoreReader,
 )
 from longshore.adapters.sqlite.store_file import Row
 from longshore.adapters.sqlite.transaction import (

@@ -28,11 +28,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite.reader import StoreReader
 from longshore.adapters.sqlite.rows import (
     JOB_COLUMNS,
     NUMBER_BITS,
     TASK_COLUMNS,
+    StoreReader,
     from_ms,
     to_ms,
     unpack_document,

@@ -18,7 +18,6 @@ from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.creation import create_jobs
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.reader import StoreReader
 from longshore.adapters.sqlite.rows import (
     JOB_STATE_NUMBERS,
     JOB_STATES,
@@ -27,6 +26,7 @@ from longshore.adapters.sqlite.rows import (
     SELECT_JOB,
     SELECT_TASK,
     TASK_STATE_NUMBERS,
+    StoreReader,
     ended_numbers,
     from_ms,
     to_ms,

@@ -32,7 +32,6 @@ from longshore.adapters.sqlite.history import (
     pack_record,
 )
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.reader import StoreReader
 from longshore.adapters.sqlite.rows import (
     JOB_STATE_NUMBERS,
     NUMBER_BITS,
@@ -40,6 +39,7 @@ from longshore.adapters.sqlite.rows import (
     SELECT_TASK,
     TASK_COLUMNS,
     TASK_STATE_NUMBERS,
+    StoreReader,
     from_ms,
     pack_change_id,
     pack_document,
@@ -152,6 +152,10 @@ _COMPLETE_JOB = (
     f"UPDATE jobs SET state={_JOB_COMPLETED}, version=version+1, change_id=?, updated_ms=?,"
     " event_ms=?, sequence=sequence+1, completed=NULL, finished_ms=?, history=? WHERE no=?"
 )
+_JOIN = (
+    "INSERT INTO workers (name, instance) VALUES (?, 1) ON CONFLICT (name) DO UPDATE"
+    " SET instance = instance + 1, turn = '', claim = '', ended = 0 RETURNING instance"
+)
 _LEASED_TO = f"{SELECT_TASK} WHERE t.lease_ms IS NOT NULL AND t.worker = ?"
 _CLAIMED_IN = f"{_LEASED_TO} AND t.change_id = ? ORDER BY t.due_us, t.no"
 
@@ -232,14 +236,8 @@ class SqliteTaskSource:
 
     async def join(self, worker: WorkerInstance) -> WorkerInstance:
         def work(transaction: StoreTransaction) -> int:
-            name = transaction.number_of(worker.worker_id)
-            transaction.execute(
-                "INSERT INTO workers (name, instance) VALUES (?, 1) ON CONFLICT (name) DO UPDATE"
-                " SET instance = instance + 1, turn = '', claim = '', ended = 0",
-                (name,),
-            )
-            sql = "SELECT instance FROM workers WHERE name = ?"
-            return int(transaction.value(sql, (name,)))
+            number: int = transaction.value(_JOIN, (transaction.number_of(worker.worker_id),))
+            return number
 
         return replace(worker, number=await self._database.write(work, durable=False))
 

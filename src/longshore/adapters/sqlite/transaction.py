@@ -24,7 +24,6 @@ from longshore.adapters.sqlite.history import (
     pack_event,
     unpack_records,
 )
-from longshore.adapters.sqlite.reader import Names, StoreReader
 from longshore.adapters.sqlite.rows import (
     HASH_LENGTH,
     JOB_COLUMNS,
@@ -33,6 +32,8 @@ from longshore.adapters.sqlite.rows import (
     TASK_COLUMNS,
     TASK_STATE_COLUMNS,
     TASK_STATES,
+    Names,
+    StoreReader,
     ended_numbers,
     job_values,
     pack_change_id,

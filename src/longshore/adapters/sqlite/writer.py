@@ -41,7 +41,7 @@ import apsw
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.errors import not_written, outcome_unknown, translate_error
 from longshore.adapters.sqlite.notifier import Notifier, Topic
-from longshore.adapters.sqlite.reader import Names
+from longshore.adapters.sqlite.rows import Names
 from longshore.adapters.sqlite.store_file import BUSY_TIMEOUT_MS
 from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.adapters.sqlite.write_lock import WriteLock
@@ -261,12 +261,12 @@ class DatabaseWriter:
                 connection.execute("BEGIN IMMEDIATE")
                 self._names.begin()
                 reach("write.group_begun")
-                if not all(self._run_in_group(connection, item) for item in group):
+                if not all(self._run_item(connection, item) for item in group):
                     connection.execute("ROLLBACK")
                     connection.execute("BEGIN IMMEDIATE")
                     self._names.begin()
                     for item in group:
-                        self._run_in_savepoint(connection, item)
+                        self._run_item(connection, item, alone=True)
                 committing = True
                 reach("write.committing")
                 if connection.total_changes() == before:
@@ -283,41 +283,35 @@ class DatabaseWriter:
                 item.error = item.error or failure
             self._discard_connection()
 
-    def _run_in_group(self, connection: apsw.Connection, item: _Item) -> bool:
-        """Run an item without a savepoint; False if it failed after a write.
+    def _run_item(self, connection: apsw.Connection, item: _Item, *, alone: bool = False) -> bool:
+        """Run an item. Returns False if it failed after a write that was not undone.
 
         Usually a refused item has not written anything, so that there is nothing to undo.
+
+        Args:
+            alone: Run it in a savepoint, so that it can be undone alone.
         """
+        item.result, item.error = None, None
         before = connection.total_changes()
+        if alone:
+            connection.execute("SAVEPOINT item")
         try:
-            self._run_item(connection, item)
+            transaction = StoreTransaction(connection, self._names)
+            item.result = item.work(transaction)
+            transaction.close()
         except Exception as error:
             if not connection.in_transaction:
                 # SQLite has rolled back the whole transaction (disk full, I/O error).
                 raise
-            if connection.total_changes() != before:
+            if alone:
+                connection.execute("ROLLBACK TO item")
+            elif connection.total_changes() != before:
                 return False
             item.error = translate_error(error)
+        if alone:
+            connection.execute("RELEASE item")
         reach("write.item_written")
         return True
-
-    def _run_in_savepoint(self, connection: apsw.Connection, item: _Item) -> None:
-        """Run an item in a savepoint, so that it can be undone alone."""
-        item.result, item.error = None, None
-        connection.execute("SAVEPOINT item")
-        try:
-            self._run_item(connection, item)
-        except Exception as error:
-            if not connection.in_transaction:
-                raise
-            connection.execute("ROLLBACK TO item")
-            item.error = translate_error(error)
-        connection.execute("RELEASE item")
-
-    def _run_item(self, connection: apsw.Connection, item: _Item) -> None:
-        transaction = StoreTransaction(connection, self._names)
-        item.result = item.work(transaction)
-        transaction.close()
 
     def _discard_connection(self) -> None:
         """Close the connection, whose state may be wrong. The next group opens a new one."""
