@@ -68,7 +68,7 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a job that exists is answered as created",
-        at="adapters.sqlite.creation:create_jobs",
+        at="adapters.sqlite.transaction:create_jobs",
         do=Replace("== pack_change_id()", "True"),
         caught_by=f"{_SQLITE}::test_a_job_that_exists_is_a_conflict_and_the_others_are_created",
     ),

@@ -143,7 +143,7 @@ class QueueControls(Protocol):
     ) -> frozenset[str]:
         """Returns which of ``queues`` are paused or held now.
 
-        With ``other_than``, waits until the result differs from it: it returns at once if it
+        With ``changed_from``, waits until the result differs from it: it returns at once if it
         already differs, so that nothing is missed between two calls. It also returns when a hold
         ends by itself.
         """

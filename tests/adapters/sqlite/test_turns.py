@@ -238,8 +238,8 @@ class Store:
 
     def stored_events(self) -> dict[str, list[Event]]:
         reader = HistoryReader(StoreReader(self.connection, Names()), lambda _: b"[]")
-        histories = [reader.of_task(values) for values in self.select(SELECT_TASK)]
-        histories += [reader.of_job(values) for values in self.select(SELECT_JOB)]
+        entities = "SELECT no FROM tasks UNION ALL SELECT -no FROM jobs"
+        histories = [reader.of_number(entity) for (entity,) in self.select(entities)]
         return {
             history[0][1].entity: [event for _, event in history]
             for history in histories

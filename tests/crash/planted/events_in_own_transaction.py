@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from longshore.adapters.sqlite import creation, ledger
+from longshore.adapters.sqlite import ledger, transaction
 from longshore.adapters.sqlite.transaction import StoreTransaction
 
-_create_jobs = creation.create_jobs
-_reach = creation.reach
+_create_jobs = transaction.create_jobs
+_reach = transaction.reach
 _transactions: list[StoreTransaction] = []
 
 
-def _remember_transaction(transaction: StoreTransaction, creations: Any) -> Any:
-    _transactions[:] = [transaction]
-    return _create_jobs(transaction, creations)
+def _remember_transaction(work: StoreTransaction, creations: Any) -> Any:
+    _transactions[:] = [work]
+    return _create_jobs(work, creations)
 
 
 def _commit_rows_first(point: str) -> None:
@@ -23,4 +23,4 @@ def _commit_rows_first(point: str) -> None:
 
 
 ledger.create_jobs = _remember_transaction
-creation.reach = _commit_rows_first
+transaction.reach = _commit_rows_first

@@ -21,8 +21,8 @@ Run = list[OutputChunk]
 _Row = tuple[int, int, bytes, int | None]
 
 # A stream is stored by its number: add new ones at the end.
-_STREAMS = (Stream.STDOUT, Stream.STDERR, Stream.LOG, Stream.LOST)
-_NUMBERS = {stream: number for number, stream in enumerate(_STREAMS)}
+STREAMS = (Stream.STDOUT, Stream.STDERR, Stream.LOG, Stream.LOST)
+STREAM_NUMBERS = {stream: number for number, stream in enumerate(STREAMS)}
 _ENTRY_BYTES = 32  # the maximum size of an entry without its data
 _PLAIN, _DEFLATED = b"\x00", b"\x01"
 _COMPRESSION_LEVEL = (
@@ -79,7 +79,7 @@ def pack(run: Sequence[OutputChunk]) -> bytes:
     at_us = 0
     for entry in run:
         now_us = to_us(entry.at)
-        rows.append((now_us - at_us, _NUMBERS[entry.stream], entry.data, entry.last))
+        rows.append((now_us - at_us, STREAM_NUMBERS[entry.stream], entry.data, entry.last))
         at_us = now_us
     data = _encode(rows)
     smaller = zlib.compress(data, _COMPRESSION_LEVEL)
@@ -98,7 +98,7 @@ def unpack(packed: bytes, attempt: int, first: int) -> Run:
             attempt=attempt,
             sequence=sequence,
             at=from_us(at_us),
-            stream=_STREAMS[number],
+            stream=STREAMS[number],
             data=data,
             last=last,
         )

@@ -35,8 +35,6 @@ from longshore.adapters.sqlite.history import (
 )
 from longshore.adapters.sqlite.rows import (
     NUMBER_BITS,
-    SELECT_JOB,
-    SELECT_TASK,
     StoreReader,
 )
 from longshore.adapters.sqlite.store_file import Row
@@ -116,9 +114,9 @@ class FeedReader:
         """All events of an entity with their positions, by sequence."""
         kind, _, entity_id = entity.partition("#")
         if kind == EntityType.TASK:
-            events = self._of_number(self._reader.task_no(entity_id))
+            events = self._history.of_number(self._reader.task_no(entity_id))
         elif kind == EntityType.JOB:
-            events = self._of_number(-self._reader.job_no(entity_id))
+            events = self._history.of_number(-self._reader.job_no(entity_id))
         else:
             owner = self._reader.find_name(tenant)
             sql = (
@@ -127,14 +125,6 @@ class FeedReader:
             )
             events = [(row[0], self._other(row)) for row in self._select(sql, (entity, owner))]
         return [numbered for numbered in events if numbered[1].tenant == tenant]
-
-    def _of_number(self, entity: int, only: int | None = None) -> list[tuple[int, Event]]:
-        """The events of the task, or of the job with the negated number; ``only``: one of them."""
-        if entity > 0:
-            matches = self._select(f"{SELECT_TASK} WHERE t.no = ?", (entity,))
-            return self._history.of_task(matches[0], only) if matches else []
-        matches = self._select(f"{SELECT_JOB} WHERE no = ? AND version > 0", (-entity,))
-        return self._history.of_job(matches[0], only) if matches else []
 
     def _other(self, row: Row) -> Event:
         _, entity, sequence, tenant, app, type_, at_ms, origin, source, worker_id, text = row
@@ -187,7 +177,7 @@ class FeedReader:
         if entry.entity is None:
             sql = f"SELECT {_OTHER_FIELDS} FROM other_events WHERE no = ?"
             return [self._other(row) for row in self._select(sql, (entry.sequence,))]
-        return [event for _, event in self._of_number(entry.entity, entry.sequence)]
+        return [event for _, event in self._history.of_number(entry.entity, entry.sequence)]
 
     def rows_after(self, position: int) -> list[FeedRow]:
         """Some rows of the feed after a position."""

@@ -18,7 +18,7 @@ a job) is not repeated in its events. A long history continues in segments of it
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,12 +31,15 @@ from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.rows import (
     JOB_COLUMNS,
     NUMBER_BITS,
+    SELECT_JOB,
+    SELECT_TASK,
     TASK_COLUMNS,
     StoreReader,
     from_ms,
     to_ms,
     unpack_document,
 )
+from longshore.adapters.sqlite.store_file import Row
 from longshore.core.documents import Document
 from longshore.core.events import types as e
 from longshore.core.events.codec import body_from_properties, properties_of
@@ -71,13 +74,13 @@ SEGMENT_BYTES = 1024
 """A history that is longer continues in segments."""
 
 _LONG = 255
+_TASK = f"{SELECT_TASK} WHERE t.no = ?"
+_JOB = f"{SELECT_JOB} WHERE no = ? AND version > 0"
 _MILLISECOND = timedelta(milliseconds=1)
 _USAGE_FIELDS = tuple(item.name for item in fields(Usage))
 _usage_values = attrgetter(*_USAGE_FIELDS)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_TASK = {name: index for index, name in enumerate(TASK_COLUMNS)}
-_JOB = {name: index for index, name in enumerate(JOB_COLUMNS)}
 
 
 class Record(NamedTuple):
@@ -198,39 +201,28 @@ class HistoryReader:
         self._reader = reader
         self._read_blob = read_blob
 
-    def of_task(self, values: Sequence[Any], only: int | None = None) -> list[tuple[int, Event]]:
-        """The events of a task, each with its position, from the values of ``SELECT_TASK``.
+    def of_number(self, entity: int, only: int | None = None) -> list[tuple[int, Event]]:
+        """The events of the task, or of the job with the negated number, with their positions.
 
         Args:
             only: The sequence of the only event to return.
         """
-        spec, result = self._reader.task_spec(values), unpack_document(values[_TASK["result"]])
-        ids = {"requestId": spec.id, "jobId": spec.job_id}
-        columns = dict(zip(_TASK, values, strict=False))
-        body_of = partial(self._task_body, spec, result)
-        return self._events(EntityType.TASK, columns["no"], spec, columns, ids, body_of, only)
+        matches = self._reader.select(_TASK if entity > 0 else _JOB, (abs(entity),))
+        return self._events(entity, matches[0], only) if matches else []
 
-    def of_job(self, values: Sequence[Any], only: int | None = None) -> list[tuple[int, Event]]:
-        """The events of a job, each with its position, from the values of ``SELECT_JOB``.
-
-        Args:
-            only: The sequence of the only event to return.
-        """
-        spec, columns = self._reader.job_spec(values), dict(zip(_JOB, values, strict=True))
-        body_of = partial(self._job_body, spec, columns["no"])
-        ids = {"jobId": spec.id}
-        return self._events(EntityType.JOB, -columns["no"], spec, columns, ids, body_of, only)
-
-    def _events(
-        self,
-        type_: EntityType,
-        entity: int,
-        spec: TaskSpec | JobSpec,
-        columns: Mapping[str, Any],
-        ids: dict[str, str],
-        body_of: Callable[[Record, datetime], EventBody],
-        only: int | None,
-    ) -> list[tuple[int, Event]]:
+    def _events(self, entity: int, values: Row, only: int | None) -> list[tuple[int, Event]]:
+        spec: TaskSpec | JobSpec
+        body_of: Callable[[Record, datetime], EventBody]
+        if entity > 0:
+            columns = dict(zip(TASK_COLUMNS, values, strict=False))
+            type_, spec = EntityType.TASK, self._reader.task_spec(values)
+            body_of = partial(self._task_body, spec, unpack_document(columns["result"]))
+            ids = {"requestId": spec.id, "jobId": spec.job_id}
+        else:
+            columns = dict(zip(JOB_COLUMNS, values, strict=True))
+            type_, spec = EntityType.JOB, self._reader.job_spec(values)
+            body_of = partial(self._job_body, spec, -entity)
+            ids = {"jobId": spec.id}
         sql = "SELECT body FROM history_segments WHERE entity = ? ORDER BY first_sequence"
         parts = [body for (body,) in self._reader.select(sql, (entity,))]
         records = [

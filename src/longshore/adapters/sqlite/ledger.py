@@ -15,7 +15,6 @@ from typing import Any, Unpack
 
 from longshore.adapters.shared import codec
 from longshore.adapters.shared.failpoints import reach
-from longshore.adapters.sqlite.creation import create_jobs
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.rows import (
@@ -34,7 +33,7 @@ from longshore.adapters.sqlite.rows import (
     unpack_numbers,
 )
 from longshore.adapters.sqlite.store_file import Row
-from longshore.adapters.sqlite.transaction import StoreTransaction
+from longshore.adapters.sqlite.transaction import StoreTransaction, create_jobs
 from longshore.core.ids import ID_BYTES, JOB_PREFIX, parse_id, split_task_id, task_id_of
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Enqueue, Wake

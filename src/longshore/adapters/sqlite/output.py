@@ -9,33 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from longshore.adapters.shared import codec
+from longshore.adapters.shared.output_codec import STREAM_NUMBERS, STREAMS
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.transaction import StoreTransaction
-from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition, Stream
+from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
 
 _INSERT = (
     "INSERT INTO output (task, attempt, sequence, at_us, stream, last, data)"
     " VALUES (?,?,?,?,?,?,?) ON CONFLICT DO NOTHING"
 )
-# A stream is stored by its number: add new ones at the end.
-_STREAMS = (Stream.STDOUT, Stream.STDERR, Stream.LOG, Stream.LOST)
-_STREAM_NUMBERS = {stream: number for number, stream in enumerate(_STREAMS)}
-
-
-def _chunk_values(chunk: OutputChunk) -> tuple[Any, ...]:
-    """The columns of a chunk after the number of its task."""
-    return (
-        chunk.attempt,
-        chunk.sequence,
-        codec.to_us(chunk.at),
-        _STREAM_NUMBERS[chunk.stream],
-        chunk.last,
-        chunk.data,
-    )
 
 
 @dataclass(eq=False)
@@ -47,7 +32,13 @@ class SqliteOutputLog:
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
         def work(transaction: StoreTransaction) -> None:
             task = transaction.task_no(task_id) or -transaction.number_of(task_id)
-            values = [(task, *_chunk_values(chunk)) for chunk in chunks]
+            values = [
+                (
+                    *(task, chunk.attempt, chunk.sequence, codec.to_us(chunk.at)),
+                    *(STREAM_NUMBERS[chunk.stream], chunk.last, chunk.data),
+                )
+                for chunk in chunks
+            ]
             transaction.connection.executemany(_INSERT, values)
 
         # Not durable by itself: the later commit of the outcome, which names the last sequence, is.
@@ -67,7 +58,7 @@ class SqliteOutputLog:
                 attempt=attempt,
                 sequence=sequence,
                 at=codec.from_us(at_us),
-                stream=_STREAMS[stream],
+                stream=STREAMS[stream],
                 last=last,
                 data=data,
             )
