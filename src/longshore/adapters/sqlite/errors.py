@@ -28,30 +28,28 @@ _TRANSIENT = (
 
 def translate_error(error: BaseException) -> BaseException:
     """The error of Longshore for an error of SQLite; other errors are returned unchanged."""
-    translated: BackendError
     if isinstance(error, _CORRUPT):
-        translated = StoreCorrupt("the database", str(error))
-    elif isinstance(error, _TRANSIENT):
-        translated = BackendUnavailable(str(error))
-    elif isinstance(error, apsw.Error):
-        translated = BackendRejected(str(error))
-    else:
-        return error
-    translated.__cause__ = error
-    return translated
+        return _caused_by(error, StoreCorrupt("the database", str(error)))
+    if isinstance(error, _TRANSIENT):
+        return _caused_by(error, BackendUnavailable(str(error)))
+    if isinstance(error, apsw.Error):
+        return _caused_by(error, BackendRejected(str(error)))
+    return error
 
 
 def not_written(error: BaseException) -> BaseException:
     """The error for a failure before the commit: nothing was written, and a retry may succeed."""
     if isinstance(error, _CORRUPT):
         return translate_error(error)
-    unavailable = BackendUnavailable(f"nothing was written: {error}")
-    unavailable.__cause__ = error
-    return unavailable
+    return _caused_by(error, BackendUnavailable(f"nothing was written: {error}"))
 
 
-def outcome_unknown(error: BaseException) -> OutcomeUnknown:
+def outcome_unknown(error: BaseException) -> BaseException:
     """The error for a failure of the commit itself: it may have been written."""
-    unknown = OutcomeUnknown("the commit failed; read the rows to see if it was written")
-    unknown.__cause__ = error
-    return unknown
+    message = "the commit failed; read the rows to see if it was written"
+    return _caused_by(error, OutcomeUnknown(message))
+
+
+def _caused_by(cause: BaseException, error: BackendError) -> BackendError:
+    error.__cause__ = cause
+    return error

@@ -141,19 +141,22 @@ def pack_event(
     elif tasks_stored:
         properties = _properties_of_job(event.body, row)
     if properties is None:
-        properties = _json_properties(event)
+        properties = _json_properties(event, row.spec)
     ms = to_ms(event.at) - to_ms(row.spec.created_at)
     return pack_record(EVENT_NUMBERS[event.type], ms, position, packed, properties)
 
 
-def _json_properties(event: Event) -> str:
-    properties = properties_of(event)
-    body = event.body
-    if isinstance(body, e.TaskEvent) and body.task_id == event.entity_id:
-        del properties["requestId"], properties["jobId"]
-    elif isinstance(body, e.JobEvent) and body.job_id == event.entity_id:
-        del properties["jobId"]
-    return codec.to_json(properties)
+def _json_properties(event: Event, spec: TaskSpec | JobSpec) -> str:
+    ids = _ids_of(spec)
+    properties = properties_of(event).items()
+    return codec.to_json({name: value for name, value in properties if ids.get(name) != value})
+
+
+def _ids_of(spec: TaskSpec | JobSpec) -> dict[str, str]:
+    """The properties of every event that are ids of its row."""
+    if isinstance(spec, TaskSpec):
+        return {"requestId": spec.id, "jobId": spec.job_id}
+    return {"jobId": spec.id}
 
 
 def _properties_of_task(event: Event, row: TaskRow, number_of: Callable[[str], int]) -> Any:
@@ -217,12 +220,10 @@ class HistoryReader:
             columns = dict(zip(TASK_COLUMNS, values, strict=False))
             type_, spec = EntityType.TASK, self._reader.task_spec(values)
             body_of = partial(self._task_body, spec, unpack_document(columns["result"]))
-            ids = {"requestId": spec.id, "jobId": spec.job_id}
         else:
             columns = dict(zip(JOB_COLUMNS, values, strict=True))
             type_, spec = EntityType.JOB, self._reader.job_spec(values)
             body_of = partial(self._job_body, spec, -entity)
-            ids = {"jobId": spec.id}
         sql = "SELECT body FROM history_segments WHERE entity = ? ORDER BY first_sequence"
         parts = [body for (body,) in self._reader.select(sql, (entity,))]
         records = [
@@ -235,7 +236,7 @@ class HistoryReader:
                 continue
             at, overflow = from_ms(created_ms + record.ms), None
             if isinstance(record.properties, str):
-                properties = {**ids, **codec.value_from_json(record.properties)}
+                properties = {**_ids_of(spec), **codec.value_from_json(record.properties)}
                 body, overflow = body_from_properties(EVENT_NAMES[record.type], properties)
             else:
                 body = body_of(record, at)
