@@ -182,7 +182,8 @@ def _short_count(count: int) -> str:
 def _tokens(step: Entry) -> str:
     if not (tokens := _entry(step, "tokens")):
         return ""
-    cached_percent = _number(tokens, "cacheEfficiency")
+    percent = _number(tokens, "cacheEfficiency")
+    cached_percent = None if percent is None else round(percent)
     return tokens_text(f"{_input_tokens(tokens):,}", cached_percent, _count(tokens, "output"))
 
 
