@@ -12,7 +12,7 @@ BUDGET_BUGS = (
     Bug(
         "usage that is reported twice is counted twice",
         at="core.budgets:settle",
-        do=Value("spent=", "own.spent + $0"),
+        do=Replace("ternary", "replace($1, spent=current.spent + $1.spent) if $2 else $3"),
     ),
     Bug(
         "the reservation of an ended attempt stays open",
