@@ -21,6 +21,7 @@ from longshore.adapters.aws.deploy.doctor_probe import (
     ACCESS_DENIED_CODES,
     Probe,
     ProbeResult,
+    Properties,
     Resource,
     identity_check,
 )
@@ -42,7 +43,6 @@ _WARNING_RATIO = 0.8
 _IN_FLIGHT = "ApproximateNumberOfMessagesNotVisible"
 _DELAYED = "ApproximateNumberOfMessagesDelayed"
 _VISIBLE = "ApproximateNumberOfMessages"
-_DURATIONS = {"VisibilityTimeout": "hides messages", "MessageRetentionPeriod": "keeps messages"}
 _PUBLIC_ACCESS_BLOCKS = (
     "BlockPublicAcls",
     "BlockPublicPolicy",
@@ -51,10 +51,7 @@ _PUBLIC_ACCESS_BLOCKS = (
 )
 _NO_BLOCKS = "NoSuchPublicAccessBlockConfiguration"
 _NO_ENCRYPTION = "ServerSideEncryptionConfigurationNotFoundError"
-_RECREATE_REMEDY = (
-    "keys cannot be changed: use another stage, or move this table out of the way; then "
-)
-_WARN = CheckStatus.WARN
+_ACTIVE = "ACTIVE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +137,8 @@ class AwsDoctor:
         return [*checks, _check_limits(inspected)]
 
     async def _inspect_queue(self, key: str, expected: Mapping[str, Json]) -> _Queue:
-        properties = expected[key]
-        name = properties["QueueName"]
-        queue = self._resource("queue", name)
-        reply = await self.probe.call("sqs", "get_queue_url", QueueName=name)
+        queue = self._resource("queue", expected[key]["QueueName"])
+        reply = await self.probe.call("sqs", "get_queue_url", QueueName=queue.name)
         if reply.response is not None:
             url = reply.response["QueueUrl"]
             reply = await self.probe.call(
@@ -151,28 +146,18 @@ class AwsDoctor:
             )
         if (answer := queue.answer_of(reply)) is None:
             return _Queue(queue, {})
-        actual = answer["Attributes"]
-        for attribute, verb in _DURATIONS.items():
-            usual, there = f"{properties[attribute]} s", f"{actual.get(attribute)} s"
-            queue.expect(usual, there, f"it {verb} for {{}}", status=_WARN)
-        if actual.get("SqsManagedSseEnabled") == "false" and not actual.get("KmsMasterKeyId"):
-            queue.report("it is not encrypted", "encryption by SQS or KMS", status=_WARN)
-        if redrive := properties.get("RedrivePolicy"):
-            dead = expected[redrive["deadLetterTargetArn"]["Fn::GetAtt"][0]]["QueueName"]
-            queue.expect(
-                f"{dead} after {redrive['maxReceiveCount']} receives",
-                _redrive_text(actual),
-                "its dead letters go to {}",
-                missing="it has no dead-letter queue",
-            )
-        return _Queue(queue, actual)
+        queue.compare(
+            _queue_properties(_attributes_of(key, expected)),
+            _queue_properties(answer["Attributes"]),
+        )
+        return _Queue(queue, answer["Attributes"])
 
     # The bus ------------------------------------------------------------------------------------
 
     async def _check_bus(self, reply: ProbeResult, rules: list[Json]) -> list[Check]:
         """Checks of the bus, of each rule with its target, and of the schedules."""
         bus = self._resource("bus", self.names.bus)
-        if not (answer := bus.answer_of(reply)):
+        if (answer := bus.answer_of(reply)) is None:
             return bus.problems
         queue_arns = answer["Arn"].replace(":events:", ":sqs:").rpartition(":")[0]
         checks = await _gather(
@@ -185,29 +170,26 @@ class AwsDoctor:
 
     async def _check_rule(self, expected: Json, queue_arn: str) -> list[Check]:
         """Check a rule; it has the name of its target queue."""
-        name, undelivered = expected["Name"], self.names.consumer(UNDELIVERED)
+        name, bus = expected["Name"], {"EventBusName": self.names.bus}
         rule = self._resource("rule", name)
-        bus = {"EventBusName": self.names.bus}
         described, listed = await asyncio.gather(
             self.probe.call("events", "describe_rule", Name=name, **bus),
             self.probe.call("events", "list_targets_by_rule", Rule=name, **bus),
         )
         if actual := rule.answer_of(described):
-            state, pattern = actual.get("State"), json.loads(actual.get("EventPattern") or "{}")
-            rule.expect("ENABLED", state, "it is {}: its consumer receives nothing")
-            usual = _pattern_text(expected["EventPattern"])
-            rule.expect(usual, _pattern_text(pattern), "it takes {}")
+            pattern = json.loads(actual.get("EventPattern") or "{}")
+            rule.compare(
+                {"state": "ENABLED", "pattern": _pattern_text(expected["EventPattern"])},
+                {"state": actual.get("State"), "pattern": _pattern_text(pattern)},
+            )
         if answer := rule.answer_of(listed):
             targets = {target["Arn"]: target for target in answer.get("Targets", [])}
-            if target := targets.get(queue_arn):
-                dead = _last_name(target.get("DeadLetterConfig", {}).get("Arn", ""))
-                lost = "undelivered events are lost"
-                rule.expect(
-                    undelivered, dead, "undelivered events go to {}", missing=lost, status=_WARN
-                )
-            else:
-                others = ", ".join(map(_last_name, targets)) or "nowhere"
-                rule.report(f"its target is {others}", name)
+            undelivered = targets.get(queue_arn, {}).get("DeadLetterConfig", {}).get("Arn", "")
+            target = name if queue_arn in targets else ", ".join(map(_last_name, targets))
+            rule.compare(
+                {"target": name, "undelivered-events queue": self.names.consumer(UNDELIVERED)},
+                {"target": target, "undelivered-events queue": _last_name(undelivered)},
+            )
         return rule.checks(f"brings events to {name}")
 
     async def _check_schedule(self, expected: Json) -> list[Check]:
@@ -215,23 +197,27 @@ class AwsDoctor:
         schedule = self._resource("schedule", expected["Name"])
         reply = await self.probe.call("events", "describe_rule", Name=expected["Name"])
         if actual := schedule.answer_of(reply):
-            state = f"{actual.get('ScheduleExpression')}, {actual.get('State')}"
-            schedule.expect(f"{rate}, ENABLED", state, "it is {}")
+            there = {"rate": actual.get("ScheduleExpression"), "state": actual.get("State")}
+            schedule.compare({"rate": rate, "state": "ENABLED"}, there)
         return schedule.checks(rate)
 
     # Tables and the bucket ----------------------------------------------------------------------
 
     async def _check_table(self, schema: Json) -> list[Check]:
-        name = schema["TableName"]
-        table = self._resource("table", name)
+        table = self._resource("table", schema["TableName"])
         described, expiry = await asyncio.gather(
-            self.probe.call("dynamodb", "describe_table", TableName=name),
-            self.probe.call("dynamodb", "describe_time_to_live", TableName=name),
+            self.probe.call("dynamodb", "describe_table", TableName=table.name),
+            self.probe.call("dynamodb", "describe_time_to_live", TableName=table.name),
         )
         if answer := table.answer_of(described):
-            _compare_tables(table, schema, answer["Table"])
+            table.compare(_table_properties(schema), _table_properties(answer["Table"]))
         if answer := table.answer_of(expiry):
-            _compare_expiry(table, schema, answer.get("TimeToLiveDescription", {}))
+            actual = answer.get("TimeToLiveDescription", {})
+            on = actual.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+            table.compare(
+                {"expiry": schema.get("TimeToLiveSpecification", {}).get("AttributeName")},
+                {"expiry": actual.get("AttributeName") if on else None},
+            )
         return table.checks("as deployed: keys, indexes, stream and expiry")
 
     async def _check_bucket(self, account: str, head: ProbeResult) -> list[Check]:
@@ -253,11 +239,13 @@ class AwsDoctor:
             )
             if (access := bucket.answer_of(blocked, absent=_NO_BLOCKS)) is not None:
                 blocks = access.get("PublicAccessBlockConfiguration", {})
-                if off := [block for block in _PUBLIC_ACCESS_BLOCKS if not blocks.get(block)]:
-                    detail = f"it can be made public: {', '.join(off)} is off"
-                    bucket.report(detail, "all public access blocked")
-            if bucket.answer_of(encrypted, absent=_NO_ENCRYPTION) == {}:
-                bucket.report("it has no rule for encryption", "AES256 or KMS", status=_WARN)
+                on = [block for block in _PUBLIC_ACCESS_BLOCKS if blocks.get(block)]
+                bucket.compare(
+                    {"public access block": ", ".join(_PUBLIC_ACCESS_BLOCKS)},
+                    {"public access block": ", ".join(on)},
+                )
+            if (rules := bucket.answer_of(encrypted, absent=_NO_ENCRYPTION)) is not None:
+                bucket.compare({"encryption": "on"}, {"encryption": "on" if rules else None})
         return bucket.checks("it exists, private and encrypted")
 
 
@@ -321,11 +309,26 @@ class _Queue:
         return sum(int(self.attributes.get(attribute, 0)) for attribute in attributes)
 
 
-def _redrive_text(attributes: Mapping[str, str]) -> str | None:
-    """Where dead letters go, and when; None if there is no such queue."""
+def _attributes_of(key: str, expected: Mapping[str, Json]) -> Json:
+    """The properties of a queue in the template, in the form of SQS's attributes."""
+    properties = expected[key]
+    if "RedrivePolicy" not in properties:
+        return properties
+    policy = properties["RedrivePolicy"]
+    dead = expected[policy["deadLetterTargetArn"]["Fn::GetAtt"][0]]["QueueName"]
+    return {**properties, "RedrivePolicy": json.dumps({**policy, "deadLetterTargetArn": dead})}
+
+
+def _queue_properties(attributes: Json) -> Properties:
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")
     target = _last_name(policy.get("deadLetterTargetArn", ""))
-    return f"{target} after {policy['maxReceiveCount']} receives" if target else None
+    managed = attributes.get("SqsManagedSseEnabled") not in (False, "false")
+    return {
+        "visibility timeout": f"{attributes.get('VisibilityTimeout')} s",
+        "retention": f"{attributes.get('MessageRetentionPeriod')} s",
+        "encryption": "on" if managed or attributes.get("KmsMasterKeyId") else None,
+        "dead-letter queue": target and f"{target} after {policy['maxReceiveCount']} receives",
+    }
 
 
 def _last_name(arn: str) -> str:
@@ -375,47 +378,25 @@ def _normalised(pattern: Any) -> Any:
 # Tables -----------------------------------------------------------------------------------------
 
 
-def _compare_tables(table: Resource, expected: Json, actual: Json) -> None:
-    """Report how a table differs from its properties in the template."""
-    recreate = f"{_RECREATE_REMEDY}{table.deploy_command}"
-    keys, actual_keys = (_key_names(side, side) for side in (expected, actual))
-    table.expect(keys, actual_keys, "its keys are {}", remedy=recreate)
-    indexes, actual_indexes = (_index_texts(side) for side in (expected, actual))
-    for name, text in indexes.items():
-        missing = f"index {name} is missing"
-        table.expect(text, actual_indexes.get(name), f"index {name} has {{}}", missing=missing)
-    for name in actual_indexes.keys() - indexes.keys():
-        detail = f"index {name} is not used and costs a write each time"
-        table.report(detail, "no such index", "delete it", status=_WARN)
-    for index in actual.get("GlobalSecondaryIndexes", ()):
-        detail, status = f"index {index['IndexName']} is {{}}", index.get("IndexStatus", "ACTIVE")
-        table.expect("ACTIVE", status, detail, remedy="wait until it is built", status=_WARN)
-    if stream := expected.get("StreamSpecification"):
-        there = (actual.get("StreamSpecification") or {}).get("StreamViewType")
-        missing = "it has no stream: no event is published"
-        usual = f"a stream of {stream['StreamViewType']}"
-        table.expect(usual, there and f"a stream of {there}", "it has {}", missing=missing)
-    status = actual.get("TableStatus")
-    table.expect("ACTIVE", status, "it is {}", remedy="wait a little", status=_WARN)
-    billing = actual.get("BillingModeSummary", {}).get("BillingMode")
-    throughput = actual.get("ProvisionedThroughput", {})
-    if billing != "PAY_PER_REQUEST" and throughput.get("WriteCapacityUnits"):
-        detail = "its capacity is provisioned, and more is throttled"
-        table.report(detail, "pay per request", status=_WARN)
-
-
-def _compare_expiry(table: Resource, schema: Json, actual: Json) -> None:
-    """Report if a table expires items by another attribute than in the template, or none."""
-    expected = schema.get("TimeToLiveSpecification", {}).get("AttributeName")
-    on = actual.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
-    there = f"expiry by {actual.get('AttributeName')}" if on else None
-    if expected:
-        missing = "nothing in it expires"
-        table.expect(f"expiry by {expected}", there, "it has {}", missing=missing, status=_WARN)
-    elif there:
-        # The template does not set it, so a deployment would not change it.
-        remedy = "disable its time to live: its items must not expire"
-        table.report(f"it has {there}", "no expiry", remedy)
+def _table_properties(schema: Json) -> Properties:
+    """The properties of a table, as a template or DynamoDB describes it."""
+    stream = schema.get("StreamSpecification") or {}
+    billing = schema.get("BillingModeSummary", schema).get("BillingMode", "PROVISIONED")
+    capacity = schema.get("ProvisionedThroughput", {}).get("WriteCapacityUnits")
+    properties = {
+        "key": _key_names(schema, schema),
+        "status": schema.get("TableStatus", _ACTIVE),
+        "stream": stream.get("StreamViewType") if stream.get("StreamEnabled", True) else None,
+        "billing": "provisioned" if capacity and billing == "PROVISIONED" else "per request",
+    }
+    for index in schema.get("GlobalSecondaryIndexes", ()):
+        name, projection = index["IndexName"], index["Projection"]
+        attributes = sorted(projection.get("NonKeyAttributes") or ())
+        text = " ".join([projection["ProjectionType"], *attributes])
+        status = index.get("IndexStatus", _ACTIVE)
+        building = "" if status == _ACTIVE else f", {status}"
+        properties[f"index {name}"] = f"{_key_names(index, schema)} ({text}){building}"
+    return properties
 
 
 def _key_names(item: Json, table: Json) -> str:
@@ -429,14 +410,3 @@ def _key_names(item: Json, table: Json) -> str:
     return ", ".join(
         name if kinds[name] == "S" else f"{name} of type {kinds[name]}" for name in names
     )
-
-
-def _index_texts(schema: Json) -> dict[str, str]:
-    """The keys and the projection of each index of a table."""
-    texts = {}
-    for index in schema.get("GlobalSecondaryIndexes", ()):
-        projection = index["Projection"]
-        others = sorted(projection.get("NonKeyAttributes") or ())
-        attributes = " ".join([projection["ProjectionType"], *others])
-        texts[index["IndexName"]] = f"{_key_names(index, schema)} ({attributes})"
-    return texts

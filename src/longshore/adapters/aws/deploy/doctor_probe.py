@@ -7,6 +7,7 @@ answers.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -39,6 +40,10 @@ _INVALID_CREDENTIALS_CODES = {
     *("AuthFailure", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignatureException"),
     *("SignatureDoesNotMatch", "UnrecognizedClientException"),
 }
+
+
+Properties = Mapping[str, str | None]
+"""Properties of a resource by name, as text; None and an empty text are one that is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,34 @@ class ProbeResult:
 
 
 @dataclass(frozen=True, slots=True)
+class _Advice:
+    """What a difference means."""
+
+    effect: str = ""
+    remedy: str | None = None  # None: deploy
+    status: CheckStatus = CheckStatus.FAIL
+
+
+_WARN = CheckStatus.WARN
+# By the first word of a property; those with "no" are of a property that should not be there.
+_ADVICE = {
+    "billing": _Advice("more than its capacity is throttled", status=_WARN),
+    "encryption": _Advice(status=_WARN),
+    "expiry": _Advice(status=_WARN),
+    "key": _Advice("it cannot be changed", "use another stage, or move it away and deploy"),
+    "no expiry": _Advice("its items must not expire", "disable its time to live"),
+    "no index": _Advice("it is not used and costs a write each time", "delete it", _WARN),
+    "public": _Advice("the bucket can be made public"),
+    "retention": _Advice(status=_WARN),
+    "state": _Advice("it does nothing"),
+    "status": _Advice(remedy="wait a little", status=_WARN),
+    "stream": _Advice("no event is published"),
+    "undelivered-events": _Advice("what the rule cannot deliver is lost", status=_WARN),
+    "visibility": _Advice(status=_WARN),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Resource:
     """A resource that is checked, and the problems with it."""
 
@@ -104,25 +137,16 @@ class Resource:
             self._add(result.unexpected_check(f"{self.kind} {self.name}"))
         return result.response
 
-    def expect(
-        self,
-        expected: str,
-        actual: str | None,
-        detail: str,
-        *,
-        missing: str = "",
-        remedy: str | None = None,
-        status: CheckStatus = CheckStatus.FAIL,
-    ) -> None:
-        """Report a property that is not as expected.
-
-        Args:
-            detail: Of the problem; ``{}`` is what the property is.
-            missing: The detail if there is no such property.
-        """
-        if actual != expected:
-            detail = detail.format(actual) if actual else missing
-            self.report(detail, expected, remedy, status=status)
+    def compare(self, expected: Properties, actual: Properties) -> None:
+        """Report each property that is not as expected."""
+        for name in dict.fromkeys((*expected, *actual)):
+            usual, there = expected.get(name) or None, actual.get(name) or None
+            if there != usual:
+                word = name.partition(" ")[0]
+                advice = _ADVICE.get(word if usual else f"no {word}", _Advice())
+                effect = f": {advice.effect}" if advice.effect else ""
+                detail = f"{name} is {there or 'missing'}{effect}"
+                self.report(detail, usual or f"no {name}", advice.remedy, status=advice.status)
 
     def report(
         self,
