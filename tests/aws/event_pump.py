@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from longshore.adapters.aws.attributes import decode_item
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.ledger.items import events_of
@@ -74,7 +75,9 @@ class EventPump:
             )
             images = [record["dynamodb"]["NewImage"] for record in answer["Records"]]
             more = more or len(images) == _AT_ONCE
-            await self._deliver([event for image in images for event in events_of(image)])
+            await self._deliver(
+                [event for image in images for event in events_of(decode_item(image))]
+            )
             self._iterators[shard] = answer["NextShardIterator"]
         return more
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from longshore.adapters.aws.client import AwsClient, AwsResponse
+from longshore.adapters.aws.config_stores import DynamoQueueControls
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue_controls import DynamoQueueControls
 from longshore.core.queues import QueuePause
 from longshore.errors import BackendUnavailable, OutcomeUnknown
 from longshore.ports.backend import Backend

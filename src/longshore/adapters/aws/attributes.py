@@ -1,4 +1,4 @@
-"""Values of DynamoDB: attributes, documents, and compressed text.
+"""Values of DynamoDB: items, documents, and compressed text.
 
 Documents are stored as maps, so that other programs can read the table. DynamoDB's numbers have 38
 digits and its maps 32 levels: a document that needs more is stored as JSON text.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -20,39 +21,33 @@ from typing import Any, Final
 from longshore.errors import StoreTooNew
 
 Attribute = dict[str, Any]
-Item = dict[str, Attribute]
+Item = dict[str, Any]
+"""An item with plain values: texts, numbers, bytes, documents."""
 
 _MAX_DIGITS = 38
 _MIN_EXPONENT, _MAX_EXPONENT = -128, 125  # powers of ten
 _MAX_DEPTH = 30
 
 
-def string_attribute(value: str) -> Attribute:
-    return {"S": value}
-
-
-def number_attribute(value: int) -> Attribute:
-    return {"N": str(value)}
-
-
 class _NotRepresentable(ValueError):
     """DynamoDB cannot store the document as a map."""
 
 
-def encode_document(document: Any) -> Attribute:
-    """A document as a value of DynamoDB, or as JSON text if that cannot represent it."""
+def encode_item(item: Mapping[str, Any]) -> dict[str, Attribute]:
+    """An item as DynamoDB takes it. A document that it cannot represent becomes JSON text."""
+    return {name: _encode_attribute(value) for name, value in item.items()}
+
+
+def decode_item(attributes: Mapping[str, Attribute]) -> Item:
+    """The inverse of ``encode_item``, apart from documents that are JSON text."""
+    return {name: _decode(attribute) for name, attribute in attributes.items()}
+
+
+def _encode_attribute(value: Any) -> Attribute:
     try:
-        return _encode(document, _MAX_DEPTH)
+        return _encode(value, _MAX_DEPTH)
     except _NotRepresentable:
-        return {"S": json.dumps(document, separators=(",", ":"))}
-
-
-def decode_document(attribute: Attribute) -> dict[str, Any]:
-    """The inverse of ``encode_document``."""
-    document: dict[str, Any] = (
-        json.loads(attribute["S"]) if "S" in attribute else decode_value(attribute)
-    )
-    return document
+        return {"S": json.dumps(value, separators=(",", ":"))}
 
 
 def _encode(value: Any, depth: int) -> Attribute:
@@ -63,6 +58,8 @@ def _encode(value: Any, depth: int) -> Attribute:
             return {"BOOL": value}
         case str():
             return {"S": value}
+        case bytes():
+            return {"B": value}
         case int() | float():
             return {"N": _encode_number(value)}
     if depth == 0:
@@ -83,18 +80,17 @@ def _encode_number(value: float) -> str:
     return text
 
 
-def decode_value(attribute: Attribute) -> Any:
-    """The plain value of an attribute."""
+def _decode(attribute: Attribute) -> Any:
     ((kind, value),) = attribute.items()
     match kind:
-        case "S" | "BOOL":
+        case "S" | "B" | "BOOL":
             return value
         case "N":
             return _decode_number(value)
         case "M":
-            return {name: decode_value(child) for name, child in value.items()}
+            return {name: _decode(child) for name, child in value.items()}
         case "L":
-            return [decode_value(child) for child in value]
+            return [_decode(child) for child in value]
     return None
 
 

@@ -8,14 +8,18 @@ from datetime import timedelta
 
 from longshore.adapters.aws.blobs import S3BlobStore
 from longshore.adapters.aws.client import AwsClient
-from longshore.adapters.aws.config_stores import DynamoApiKeys, DynamoBudgets, DynamoDefinitions
+from longshore.adapters.aws.config_stores import (
+    DynamoApiKeys,
+    DynamoBudgets,
+    DynamoDefinitions,
+    DynamoQueueControls,
+)
 from longshore.adapters.aws.events.event_bus import EventBridgeBus
 from longshore.adapters.aws.events.event_log import DEFAULT_INDEXES, DynamoEventLog
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.output_log import DynamoOutputLog
 from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
-from longshore.adapters.aws.queue_controls import DynamoQueueControls
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 

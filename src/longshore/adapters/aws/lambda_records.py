@@ -10,6 +10,7 @@ import json
 import zlib
 from dataclasses import dataclass
 
+from longshore.adapters.aws.attributes import decode_item
 from longshore.adapters.aws.events.event_bus import PARSE_ERRORS, event_in_message
 from longshore.adapters.aws.ledger.items import events_of
 from longshore.adapters.aws.names import UNDELIVERED, Names
@@ -48,7 +49,7 @@ def _events_in_change(record: Record) -> list[Event]:
     if not image or "row" not in image:
         return []  # a deleted item, or an item that is not a row
     try:
-        return events_of(image)
+        return events_of(decode_item(image))
     except (*PARSE_ERRORS, zlib.error, UsageError) as error:
         message = f"the image of a row cannot be read: {type(error).__name__}"
         raise UsageError(message) from error

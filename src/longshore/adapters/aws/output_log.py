@@ -32,7 +32,7 @@ from functools import cached_property
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from longshore.adapters.aws.attributes import Item, number_attribute, string_attribute
+from longshore.adapters.aws.attributes import Item
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.tables import Query, Table
@@ -80,8 +80,8 @@ class _Segment:
 
     @classmethod
     def of_item(cls, item: Item) -> _Segment:
-        attempt, _, first = item["position"]["S"].partition(".")
-        return cls(int(attempt), int(first), int(item["last"]["N"]), item["data"]["B"])
+        attempt, _, first = item["position"].partition(".")
+        return cls(int(attempt), int(first), item["last"], item["data"])
 
     @property
     def end(self) -> OutputPosition:
@@ -144,14 +144,14 @@ class DynamoOutputLog:
     async def _put(self, task_id: str, segment: _Segment) -> _Segment:
         """Store a segment. Returns it, or the existing one that starts with it."""
         item: Item = {
-            "task": string_attribute(task_id),
-            "position": string_attribute(_key(OutputPosition(segment.attempt, segment.first))),
-            "last": number_attribute(segment.last),
-            "data": {"B": segment.data},
+            "task": task_id,
+            "position": _key(OutputPosition(segment.attempt, segment.first)),
+            "last": segment.last,
+            "data": segment.data,
         }
         if self._retention is not None:
             expires_at = self._clock.now() + self._retention
-            item["ttl"] = number_attribute(int(expires_at.timestamp()))
+            item["ttl"] = int(expires_at.timestamp())
         existing = await self._table.put(item, condition="attribute_not_exists(#position)")
         return segment if existing is None else _Segment.of_item(existing)
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from longshore.adapters.aws.attributes import Item, string_attribute
+from longshore.adapters.aws.attributes import Item, decode_item, encode_item
 from longshore.adapters.aws.client import AwsClient, CallRefused, retry_unknown_outcome
 
 NOT_EXISTS = "attribute_not_exists(#kind)"
@@ -62,10 +62,7 @@ class Query:
         return {
             "KeyConditionExpression": condition,
             "ExpressionAttributeNames": _attribute_names(condition, self.where),
-            "ExpressionAttributeValues": {
-                **{name: string_attribute(text) for name, text in values.items()},
-                **self.values,
-            },
+            "ExpressionAttributeValues": encode_item({**values, **self.values}),
             "ScanIndexForward": not self.descending,
             "ConsistentRead": self.consistent and self.index is None,
             **{name: value for name, value in optional.items() if value},
@@ -86,14 +83,13 @@ class Table:
 
     async def get(self, key: Item) -> Item | None:
         """The item with this key. A key that DynamoDB refuses is the key of no item."""
-        sizes = (len(part["S"].encode(errors="replace")) for part in key.values())
+        sizes = (len(part.encode(errors="replace")) for part in key.values())
         if not all(0 < size <= limit for size, limit in zip(sizes, _KEY_LIMITS_BYTES, strict=True)):
             return None
         answer = await self.aws.call(
-            "dynamodb", "get_item", TableName=self.name, Key=key, ConsistentRead=True
+            "dynamodb", "get_item", TableName=self.name, Key=encode_item(key), ConsistentRead=True
         )
-        item: Item | None = answer.get("Item")
-        return item
+        return decode_item(answer["Item"]) if "Item" in answer else None
 
     async def query(self, query: Query) -> AsyncIterator[Item]:
         """The items of a query, in order."""
@@ -106,39 +102,49 @@ class Table:
         )
         async for page in pages:
             for item in page["Items"]:
-                yield item
+                yield decode_item(item)
 
     async def page(self, query: Query) -> tuple[list[Item], bool]:
         """The first items of a query. Returns True if there may be more."""
         answer = await self.aws.call("dynamodb", "query", TableName=self.name, **query.parameters())
-        return answer["Items"], "LastEvaluatedKey" in answer
+        return [decode_item(item) for item in answer["Items"]], "LastEvaluatedKey" in answer
 
     async def put(
         self, item: Item, *, condition: str = "", values: Item | None = None
     ) -> Item | None:
         """Write a whole item. Returns None, or the existing item if the condition fails."""
-        return await self._repeat("put_item", self.request(condition, values, Item=item))
+        return await self._repeat("put_item", self.put_request(item, condition, values))
 
     async def update(
-        self, key: Item, expression: str, *, condition: str = "", values: Item
+        self,
+        key: Item,
+        attributes: Item,
+        *,
+        condition: str = "",
+        values: Item | None = None,
+        then: str = "",
     ) -> Item | None:
-        """Update an item. Returns None, or the existing item (perhaps empty) if refused."""
-        request = self.request(condition, values, Key=key, UpdateExpression=expression)
+        """Set attributes. Returns None, or the existing item (perhaps empty) if refused.
+
+        Args:
+            condition: May use the attributes' new values, as ``:name``.
+            then: The rest of the update expression.
+        """
+        request = self.update_request(key, attributes, condition, values, then)
         return await self._repeat("update_item", request)
 
     async def _repeat(self, operation: str, request: dict[str, Any]) -> Item | None:
         try:
             await retry_unknown_outcome(lambda: self.write(operation, request))
         except CallRefused as refused:
-            existing: Item = refused.response.get("Item", {})
-            return existing
+            return existing_item(refused)
         return None
 
     async def write(self, operation: str, request: dict[str, Any]) -> None:
         """Write an item, once.
 
         Raises:
-            CallRefused: the condition fails; the response has the existing item.
+            CallRefused: the condition fails; see ``existing_item``.
         """
         expects = ("ConditionalCheckFailedException",)
         await self.aws.call("dynamodb", operation, alters=True, expects=expects, **request)
@@ -147,7 +153,7 @@ class Table:
         """Write several items or none.
 
         Args:
-            writes: By their kind: ``{"Put": table.request(…)}``.
+            writes: By their kind: ``{"Put": table.put_request(…)}``.
 
         Returns:
             Nothing, or the codes of the reasons why DynamoDB cancelled the transaction.
@@ -169,10 +175,31 @@ class Table:
             return {reason["Code"] for reason in reasons} - {"None"}
         return set()
 
-    def request(
-        self, condition: str = "", values: Item | None = None, **parameters: Any
+    def put_request(
+        self, item: Item, condition: str = "", values: Item | None = None
     ) -> dict[str, Any]:
-        """The parameters of a conditional write, or of a part of a transaction."""
+        """The parameters of ``put``, or of a part of a transaction."""
+        return self._request(condition, values or {}, Item=encode_item(item))
+
+    def update_request(
+        self,
+        key: Item,
+        attributes: Item,
+        condition: str = "",
+        values: Item | None = None,
+        then: str = "",
+    ) -> dict[str, Any]:
+        """The parameters of ``update``, or of a part of a transaction."""
+        changes = ", ".join(f"#{name} = :{name}" for name in attributes)
+        new_values = {f":{name}": value for name, value in attributes.items()}
+        return self._request(
+            condition,
+            new_values | (values or {}),
+            Key=encode_item(key),
+            UpdateExpression=f"SET {changes}{then}" if changes else then,
+        )
+
+    def _request(self, condition: str, values: Item, **parameters: Any) -> dict[str, Any]:
         request = {"TableName": self.name, **parameters}
         if condition:
             request["ConditionExpression"] = condition
@@ -180,8 +207,13 @@ class Table:
         if names := _attribute_names(condition, parameters.get("UpdateExpression", "")):
             request["ExpressionAttributeNames"] = names
         if values:
-            request["ExpressionAttributeValues"] = values
+            request["ExpressionAttributeValues"] = encode_item(values)
         return request
+
+
+def existing_item(refused: CallRefused) -> Item:
+    """The item with which a condition failed; empty if there is none."""
+    return decode_item(refused.response.get("Item", {}))
 
 
 async def merge_sorted(
@@ -210,7 +242,7 @@ def config_key(kind: str, name: str = ".") -> Item:
 
     The table stores definitions, API keys, queue pauses, budgets and counters.
     """
-    return {"kind": string_attribute(kind), "name": string_attribute(name)}
+    return {"kind": kind, "name": name}
 
 
 def kind_of(*parts: str) -> str:

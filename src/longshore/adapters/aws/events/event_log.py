@@ -16,6 +16,7 @@ docs/explain/aws.md.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence, Set
@@ -23,14 +24,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Unpack
 
-from longshore.adapters.aws.attributes import (
-    Item,
-    decode_document,
-    decode_value,
-    encode_document,
-    number_attribute,
-    string_attribute,
-)
+from longshore.adapters.aws.attributes import Item
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.ledger.items import id_of, key_of, tasks_query
 from longshore.adapters.aws.names import EVENT_INDEXES, Names
@@ -95,7 +89,7 @@ def query_for(
         low=f"{prefix}TIMESTAMP#{'' if since_ms is None else since_ms}",
         high=f"{prefix}TIMESTAMP#{LAST_KEY}",
         where="#tenantId = :tenant AND #sequence > :after",
-        values={":tenant": string_attribute(tenant), ":after": number_attribute(after)},
+        values={":tenant": tenant, ":after": after},
     )
 
 
@@ -155,26 +149,22 @@ class DynamoEventLog:
         document["receivedAt"] = to_ms(self._clock.now())
         for number in ALL_INDEXES - self._indexes:
             del document[f"GSI{number}PK"], document[f"GSI{number}SK"]
-        return {name: encode_document(value) for name, value in document.items()}
+        return document
 
     async def append(self, **new: Unpack[NewEvent]) -> Event:
         entity = f"{new['body'].ENTITY}#{new['entity_id']}"
         key = config_key(f"sequence#{new['tenant']}", entity)
         for attempt in range(_ATTEMPTS):
             last = await self._config_table.get(key)
-            last_at = from_ms(int(last["at"]["N"])) if last else None
-            event = next_event(new, int(last["count"]["N"]) if last else 0, last_at)
-            count = self._config_table.request(
+            last_at = from_ms(last["at"]) if last else None
+            event = next_event(new, last["count"] if last else 0, last_at)
+            count = self._config_table.update_request(
+                key,
+                {"count": event.sequence, "at": to_ms(event.at)},
                 "#count = :old" if last else "attribute_not_exists(#count)",
-                {
-                    ":new": number_attribute(event.sequence),
-                    ":at": number_attribute(to_ms(event.at)),
-                    **({":old": last["count"]} if last else {}),
-                },
-                Key=key,
-                UpdateExpression="SET #count = :new, #at = :at",
+                {":old": last["count"]} if last else None,
             )
-            put = self._events_table.request(Item=self._item(event))
+            put = self._events_table.put_request(self._item(event))
             if not await self._config_table.transact({"Update": count}, {"Put": put}):
                 await self._publish([event])
                 return event
@@ -215,7 +205,7 @@ class DynamoEventLog:
         if kind not in (EntityType.TASK, EntityType.JOB):
             return 0
         item = await self._ledger_table.get(key_of(entity_id))
-        return int(item["last"]["N"]) if item else 0
+        return int(item["last"]) if item else 0
 
     async def latest(self, tenant: str, entity: str) -> Event | None:
         last = await self._last_sequence(entity)
@@ -275,8 +265,9 @@ class DynamoEventLog:
 
     async def _read(self, query: Query) -> AsyncIterator[Event]:
         async for item in self._events_table.query(query):
-            document = {name: decode_value(value) for name, value in item.items()}
-            yield from_wire(document | {"properties": decode_document(item["properties"])})
+            if isinstance(properties := item["properties"], str):  # see ``encode_item``
+                item["properties"] = json.loads(properties)
+            yield from_wire(item)
 
 
 def _sort_key(event: Event) -> tuple[int, str, int]:

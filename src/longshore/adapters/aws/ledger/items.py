@@ -47,12 +47,12 @@ OTHER_BUCKET = "~"
 
 def key_of(row_id: str) -> Item:
     """The key of the row of a job or task."""
-    return {"bucket": {"S": bucket_of(row_id)}, "id": {"S": row_id}}
+    return {"bucket": bucket_of(row_id), "id": row_id}
 
 
 def id_of(item: Item) -> str:
     """The inverse of ``key_of``."""
-    return str(item["id"]["S"])
+    return str(item["id"])
 
 
 def bucket_of(row_id: str) -> str:
@@ -89,12 +89,13 @@ def job_of(item: Item) -> JobRow:
 
 
 def is_job(item: Item) -> bool:
-    return "_" not in item["id"]["S"]
+    return "_" not in item["id"]
 
 
 def tenant_of(item: Item) -> str:
     """The tenant of a row, from its index keys."""
-    return str(item["s2" if is_job(item) else "g1"]["S"].split("#")[0 if is_job(item) else 1])
+    key, part = ("s2", 0) if is_job(item) else ("g1", 1)
+    return str(item[key].split("#")[part])
 
 
 def item_of(change: AnyChange, shards: int) -> Item:
@@ -107,15 +108,13 @@ def item_of(change: AnyChange, shards: int) -> Item:
     if isinstance(row, TaskRow):
         spec = codec.to_json(_non_default_fields(body.pop("spec")))
     documents = (spec, codec.to_json(body), _encode_events(change.events))
-    item: Item = {
-        "v": {"N": str(row.version)},
-        "change": {"S": row.change_id},
-        "last": {"N": str(row.last_sequence)},
-        "row": {"B": compress_text("\n".join(documents))},
+    return {
+        "v": row.version,
+        "change": row.change_id,
+        "last": row.last_sequence,
+        "row": compress_text("\n".join(documents)),
+        **index_keys(row, shards, new=not change.expected_version),
     }
-    for name, text in index_keys(row, shards, new=not change.expected_version).items():
-        item[name] = {"S": text}
-    return item
 
 
 def events_of(item: Item) -> list[Event]:
@@ -133,7 +132,7 @@ def events_of(item: Item) -> list[Event]:
 
 
 def _documents(item: Item) -> tuple[str, str, str]:
-    spec, body, events = decompress_text(item["row"]["B"]).split("\n")
+    spec, body, events = decompress_text(item["row"]).split("\n")
     return spec, body, events
 
 

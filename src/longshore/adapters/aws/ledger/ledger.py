@@ -28,7 +28,7 @@ from datetime import datetime, timedelta
 from heapq import nsmallest
 from typing import Any, TypeVar
 
-from longshore.adapters.aws.attributes import Item, number_attribute
+from longshore.adapters.aws.attributes import Item, decode_item, encode_item
 from longshore.adapters.aws.client import AwsClient, CallRefused, attempts
 from longshore.adapters.aws.ledger.items import (
     FAILED,
@@ -54,6 +54,7 @@ from longshore.adapters.aws.tables import (
     Query,
     Table,
     config_key,
+    existing_item,
     merge_sorted,
 )
 from longshore.adapters.shared import codec
@@ -120,35 +121,32 @@ class DynamoLedger:
         raise UsageError(message)
 
     async def _write(self, change: AnyChange) -> None:
-        item = item_of(change, self._shards)
-        values = {f":{name}": value for name, value in item.items()}
-        update = "SET " + ", ".join(f"#{name} = :{name}" for name in item)
+        item, expected = item_of(change, self._shards), change.expected_version
+        removed = [f"#{name}" for name in ("g2", "s2", "t") if name not in item]
         # A processing task keeps its key in the index by state.
-        if change.row.state is not TaskState.PROCESSING:
-            removed = [f"#{name}" for name in ("g2", "s2", "t") if name not in item]
-            update += f" REMOVE {', '.join(removed)}" if removed else ""
-        condition = "attribute_not_exists(#v)"
-        if change.expected_version:
-            condition = "#v = :expected"
-            values[":expected"] = number_attribute(change.expected_version)
-        key = key_of(change.row.id)
-        request = self._table.request(condition, values, Key=key, UpdateExpression=update)
+        keeps_key = change.row.state is TaskState.PROCESSING
+        request = self._table.update_request(
+            key_of(change.row.id),
+            item,
+            "#v = :expected" if expected else "attribute_not_exists(#v)",
+            {":expected": expected} if expected else None,
+            then=f" REMOVE {', '.join(removed)}" if removed and not keeps_key else "",
+        )
         try:
             await self._table.write("update_item", request)
         except CallRefused as refused:
-            existing = refused.response.get("Item")
-            if not existing or existing["change"]["S"] != change.row.change_id:
-                conflict = VersionConflict(change.row.id, change.expected_version)
+            if existing_item(refused).get("change") != change.row.change_id:
+                conflict = VersionConflict(change.row.id, expected)
                 # The client library repeats a call when an answer is lost.
                 metadata = refused.response.get("ResponseMetadata", {})
                 conflict.maybe_committed = bool(metadata.get("RetryAttempts"))
                 raise conflict from refused
 
     async def _wake(self, wake: Wake) -> None:
-        key, increment = _wakeups_key(wake.worker_id), {":one": number_attribute(1)}
+        key = _wakeups_key(wake.worker_id)
         # The change is committed. Without this the worker sees it when it renews the lease.
         with suppress(BackendUnavailable):
-            await self._config_table.update(key, "ADD #count :one", values=increment)
+            await self._config_table.update(key, {}, values={":one": 1}, then="ADD #count :one")
 
     async def wait_for_wake(self, worker_id: str) -> None:
         seen = self._wakeups_seen.get(worker_id)
@@ -161,7 +159,7 @@ class DynamoLedger:
 
     async def _count_wakeups(self, worker_id: str) -> int:
         item = await self._config_table.get(_wakeups_key(worker_id))
-        return int(item["count"]["N"]) if item else 0
+        return int(item["count"]) if item else 0
 
     # Listings -----------------------------------------------------------------------------------
 
@@ -260,7 +258,7 @@ class DynamoLedger:
 
         # The time and the id are the end of a sort key.
         keys = merge_sorted(
-            queries, lambda item: item[f"s{index}"]["S"].rsplit("#", 2)[-2:], descending=True
+            queries, lambda item: item[f"s{index}"].rsplit("#", 2)[-2:], descending=True
         )
         rows = await self._read_matching(
             keys, decode, lambda row: state is None or row.state is state, limit + 1, {last_id}
@@ -306,7 +304,7 @@ class DynamoLedger:
         now, late = int(timestamp_key(due_by)), int(timestamp_key(enqueued_before))
 
         def is_unqueued(item: Item) -> bool:
-            due, enqueued = (int(part) for part in item["s2"]["S"].split("#")[:2])
+            due, enqueued = (int(part) for part in item["s2"].split("#")[:2])
             recently = enqueued >= late or (enqueued > due and now < 2 * enqueued - due)
             return not item.get("t") and not recently
 
@@ -353,7 +351,7 @@ class DynamoLedger:
             first = await anext(self._by_state(FAILED, low=low, page_size=1), None)
             if first is None:
                 break
-            after = first["s2"]["S"].partition("#")[0]
+            after = first["s2"].partition("#")[0]
             tenants.append(after)
         return tenants
 
@@ -365,7 +363,7 @@ class DynamoLedger:
             self._query(2, f"{group}#{shard}", descending=descending, **limits)
             for shard in range(self._shards)
         ]
-        return merge_sorted(queries, lambda item: item["s2"]["S"], descending=descending)
+        return merge_sorted(queries, lambda item: item["s2"], descending=descending)
 
     async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
         groups = [UNSETTLED, JobState.RUNNING]
@@ -459,10 +457,11 @@ class DynamoLedger:
 
     async def _get_batch(self, keys: Sequence[Item]) -> list[Item]:
         items: list[Item] = []
-        request: dict[str, Any] = {self._table.name: {"Keys": keys, "ConsistentRead": True}}
+        encoded = [encode_item(key) for key in keys]
+        request: dict[str, Any] = {self._table.name: {"Keys": encoded, "ConsistentRead": True}}
         async for _ in attempts(self._clock, _BATCH_GET_ATTEMPTS, _FIRST_BACKOFF):
             answer = await self._aws.call("dynamodb", "batch_get_item", RequestItems=request)
-            items += answer["Responses"].get(self._table.name, [])
+            items += map(decode_item, answer["Responses"].get(self._table.name, []))
             # An answer is cut at 16 MB, and where the table is throttled.
             request = answer.get("UnprocessedKeys") or {}
             if not request:
