@@ -20,7 +20,11 @@ import longshore
 
 PACKAGE = Path(longshore.__path__[0])
 ADAPTERS = PACKAGE / "adapters" / "aws"
-FILES = (*sorted(ADAPTERS.rglob("*.py")), PACKAGE / "audit" / "dynamo_reader.py")
+FILES = (
+    *sorted(ADAPTERS.rglob("*.py")),
+    PACKAGE / "aws.py",
+    PACKAGE / "audit" / "dynamo_reader.py",
+)
 
 ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {"AwsClient": ("call", "pages")},

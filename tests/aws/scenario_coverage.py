@@ -141,7 +141,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "doctor:AwsDoctor._check_bucket#2",
     ),
     "secrets_that_are_read": ("client:read_parameters",),
-    "a_heartbeat_by_itself": ("heartbeat:SQSHeartbeat._extend",),
+    "a_heartbeat_by_itself": ("aws:SQSHeartbeat._extend",),
 }
 
 UNREACHABLE: dict[str, str] = {}

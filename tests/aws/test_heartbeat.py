@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from longshore.adapters.aws import heartbeat as module
+from longshore import aws as module
 from longshore.aws import HeartbeatLost, SQSHeartbeat
 from tests.aws.heartbeat_doubles import (
     QUEUE_URL,

@@ -16,7 +16,7 @@ from botocore.config import Config
 from botocore.session import get_session
 
 import longshore.aws
-from longshore.adapters.aws import heartbeat as module
+from longshore import aws as module
 from longshore.aws import HeartbeatLost, SQSHeartbeat
 from longshore.testing.clock import FakeClock
 from tests.aws.heartbeat_doubles import (
