@@ -19,8 +19,7 @@ from typing import Any
 
 from longshore.adapters.aws.client import AwsClient, AwsResponse, attempts
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue.messages import whole_seconds
-from longshore.adapters.aws.queue.sqs import BATCH_SIZE, UNANSWERED, SqsClient
+from longshore.adapters.aws.queue.sqs import BATCH_SIZE, UNANSWERED, SqsClient, whole_seconds
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event
 from longshore.errors import BackendUnavailable, UsageError

@@ -17,8 +17,7 @@ from dataclasses import replace
 
 from longshore.adapters.aws.client import AwsResponse
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue.messages import Lane, parse_message
-from longshore.adapters.aws.queue.sqs import SqsClient
+from longshore.adapters.aws.queue.sqs import Lane, SqsClient, parse_message
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 from longshore.ports.task_queue import Message

@@ -1,20 +1,31 @@
-"""Calls to SQS: queues by name, and batch requests that answer for each entry."""
+"""Calls to SQS: queues by name, messages and receipts, and batches that answer for each entry.
+
+A message carries nothing but its body: whether its task is due is in the task's row.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import astuple, dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
-from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
-from longshore.adapters.aws.queue.messages import Entry
+from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused, attempts
+from longshore.core.events.codec import from_ms
+from longshore.core.tasks.states import Priority
 from longshore.errors import BackendRejected, BackendUnavailable, NotDeployed, OutcomeUnknown
 from longshore.ports.clock import Clock
+from longshore.ports.task_queue import Message
 
 logger = logging.getLogger(__name__)
 
+Lane = tuple[str, Priority]
+Entry = dict[str, Any]
+
+HIDE_LIMIT = timedelta(hours=12)
 QueueEntry = tuple[str, Entry]
 """The name of a queue, and an entry of a batch."""
 
@@ -47,8 +58,63 @@ _IN_FLIGHT_LIMIT_CODE = "OverLimit"
 _VISIBLE = "ApproximateNumberOfMessages"
 _HIDDEN = ("ApproximateNumberOfMessagesDelayed", "ApproximateNumberOfMessagesNotVisible")
 
+_DELAY_LIMIT_S = 900
+_SECOND = timedelta(seconds=1)
 _CONCURRENT_REQUESTS = 20
-_BACKOFF = (timedelta(milliseconds=100), timedelta(milliseconds=300))
+_ATTEMPTS = 3
+_FIRST_BACKOFF = timedelta(milliseconds=100)
+
+
+def whole_seconds(duration: timedelta) -> int:
+    """Rounded up, so that no message is visible too early."""
+    return max(0, -(-duration // _SECOND))
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What any process needs to hide, delete or resend a message after one delivery."""
+
+    queue: str
+    priority: Priority
+    handle: str
+    body: str
+
+    @property
+    def lane(self) -> Lane:
+        return self.queue, self.priority
+
+
+def parse_receipt(receipt: str) -> Receipt | None:
+    """The inverse of ``Message.receipt``, or None if the text is not a receipt."""
+    try:
+        parts = json.loads(receipt)
+    except (ValueError, RecursionError):
+        return None
+    match parts:
+        case [str(queue), int(priority), str(handle), str(body)] if priority in tuple(Priority):
+            return Receipt(queue, Priority(priority), handle, body)
+    return None
+
+
+def parse_message(raw: Mapping[str, Any], lane: Lane) -> Message:
+    """A message as ``ReceiveMessage`` returns it. Its sender may not be Longshore."""
+    queue, priority = lane
+    receipt = Receipt(queue, priority, raw["ReceiptHandle"], raw["Body"])
+    return Message(
+        id=raw["MessageId"],
+        queue=queue,
+        body=receipt.body,
+        receipt=json.dumps(astuple(receipt), separators=(",", ":")),
+        receive_count=int(raw["Attributes"]["ApproximateReceiveCount"]),
+        sent_at=from_ms(int(raw["Attributes"]["SentTimestamp"])),
+        priority=priority,
+    )
+
+
+def entry_of(body: str, visible_at: datetime | None, now: datetime) -> Entry:
+    """A message as an entry of a batch; after the longest delay of SQS it comes early."""
+    delay_s = 0 if visible_at is None else whole_seconds(visible_at - now)
+    return {"MessageBody": body, "DelaySeconds": min(delay_s, _DELAY_LIMIT_S)}
 
 
 class SqsClient:
@@ -185,7 +251,7 @@ class SqsClient:
         """Fill in the codes of a batch. Returns the error if SQS refused the request as a whole."""
         answer_lost = False
         left = set(batch)
-        for pause in (*_BACKOFF, None):
+        async for _ in attempts(self._clock, _ATTEMPTS, _FIRST_BACKOFF):
             request = [{**batch[number][1], "Id": str(number)} for number in sorted(left)]
             name, _ = next(iter(batch.values()))
             try:
@@ -207,9 +273,8 @@ class SqsClient:
                         final[int(failed["Id"])] = None if deleted else failed["Code"]
                 codes.update(final)
                 left -= final.keys()
-            if not left or pause is None:
+            if not left:
                 break
-            await self._clock.sleep(pause)
         return None
 
 

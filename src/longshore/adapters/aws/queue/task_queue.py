@@ -32,21 +32,23 @@ from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.dead_letters import SqsDeadLetters
-from longshore.adapters.aws.queue.messages import (
+from longshore.adapters.aws.queue.sqs import (
+    BATCH_SIZE,
     HIDE_LIMIT,
+    UNANSWERED,
     Lane,
     Receipt,
+    SqsClient,
     entry_of,
     parse_message,
     parse_receipt,
     whole_seconds,
 )
-from longshore.adapters.aws.queue.sqs import BATCH_SIZE, UNANSWERED, SqsClient
 from longshore.core.queues import LOW_EVERY, QueueDepth, lane_order
 from longshore.core.tasks.states import Priority
 from longshore.errors import (
@@ -60,6 +62,8 @@ from longshore.ports.clock import Clock
 from longshore.ports.task_queue import Message, OutgoingMessage
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _POLL_LIMIT_S = 20
 _NOT_CURRENT = "not current"
@@ -98,9 +102,9 @@ class SqsTaskQueue:
         self._turns = 0
         self._receiving = 0  # receives that are under way
         self._polled: list[Message] = []  # that no receive has taken yet
-        self._long_polls: dict[Lane, asyncio.Task[list[Message]]] = {}
+        self._long_polls: dict[Lane, asyncio.Task[int]] = {}
         self._idle: set[Lane] = set()  # the last poll was a long poll that brought nothing
-        self._resends: dict[asyncio.Task[Any], set[Lane]] = {}
+        self._resends: set[asyncio.Task[Any]] = set()
         self._in_flight: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
@@ -174,8 +178,8 @@ class SqsTaskQueue:
         end = self._clock.elapsed() + wait
         lanes = self._lane_order(queues)
         # Messages that are being sent again are visible as soon as that is done.
-        if resends := [task for task, on in self._resends.items() if not on.isdisjoint(lanes)]:
-            await asyncio.wait(resends)
+        if self._resends:
+            await asyncio.wait(self._resends)
         hidden_s = whole_seconds(min(hidden_for, HIDE_LIMIT))
         receive = _PendingReceive(lanes, limit, hidden_s)
         self._receiving += 1
@@ -221,8 +225,8 @@ class SqsTaskQueue:
             while delivered == size and receive.remaining:
                 size = min(BATCH_SIZE, receive.remaining)
                 try:
-                    poll = self._start_poll(lane, size, receive.hidden_s)
-                    delivered = len(await asyncio.shield(poll))
+                    poll = self._start(self._poll(lane, size, receive.hidden_s))
+                    delivered = await asyncio.shield(poll)
                 except BackendRejected as error:
                     refusal, delivered = error, 0  # the other lanes may have messages
                 receive.take(self._polled)
@@ -242,9 +246,8 @@ class SqsTaskQueue:
                 for lane in receive.lanes:
                     if lane not in self._long_polls:
                         size = min(BATCH_SIZE, receive.limit)
-                        self._long_polls[lane] = self._start_poll(
-                            lane, size, receive.hidden_s, wait_s
-                        )
+                        long_poll = self._poll(lane, size, receive.hidden_s, wait_s)
+                        self._long_polls[lane] = self._start(long_poll)
                 polls = [self._long_polls[lane] for lane in receive.lanes]
                 await asyncio.wait({*polls, timer}, return_when=asyncio.FIRST_COMPLETED)
                 receive.take(self._polled)
@@ -259,28 +262,21 @@ class SqsTaskQueue:
             messages, self._polled = self._polled, []
             self._return_messages(messages)
 
-    def _start_poll(
-        self, lane: Lane, limit: int, hidden_s: int, wait_s: int = 0
-    ) -> asyncio.Task[list[Message]]:
-        poll = self._start(self._poll(lane, limit, hidden_s, wait_s))
-        poll.add_done_callback(lambda _: self._on_polled(lane, poll))
-        return poll
-
-    def _on_polled(self, lane: Lane, poll: asyncio.Task[list[Message]]) -> None:
-        if self._long_polls.get(lane) is poll:
-            del self._long_polls[lane]
-        if not poll.cancelled() and poll.exception() is None:
-            self._polled += poll.result()
-            self._return_untaken()
-
-    async def _poll(self, lane: Lane, limit: int, hidden_s: int, wait_s: int) -> list[Message]:
+    async def _poll(self, lane: Lane, limit: int, hidden_s: int, wait_s: int = 0) -> int:
+        """Poll a lane once. Returns how many messages were delivered."""
         name = self._names.queue(*lane)
-        raw = await self._sqs.receive(name, limit=limit, hidden_s=hidden_s, wait_s=wait_s)
+        try:
+            raw = await self._sqs.receive(name, limit=limit, hidden_s=hidden_s, wait_s=wait_s)
+        finally:
+            if wait_s:
+                del self._long_polls[lane]
         if wait_s and not raw:
             self._idle.add(lane)
         else:
             self._idle.discard(lane)
-        return [parse_message(message, lane) for message in raw]
+        self._polled += [parse_message(message, lane) for message in raw]
+        self._return_untaken()
+        return len(raw)
 
     def _return_messages(self, messages: Sequence[Message]) -> None:
         """Send messages again that no receive wants."""
@@ -292,10 +288,10 @@ class SqsTaskQueue:
             (self._names.queue(*r.lane), r.handle, entry_of(r.body, None, now)) for r in receipts
         ]
         task = self._start(self._sqs.replace(again))
-        self._resends[task] = {receipt.lane for receipt in receipts}
-        task.add_done_callback(self._resends.pop)
+        self._resends.add(task)
+        task.add_done_callback(self._resends.discard)
 
-    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._in_flight.add(task)
         task.add_done_callback(self._on_task_done)
