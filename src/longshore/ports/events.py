@@ -1,13 +1,15 @@
-"""The event log (history and queries) and the event bus (delivery to consumers)."""
+"""The event log (history and queries), the event bus (delivery to consumers), and its source."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 from longshore.core.events.event import Event, NewEvent
+
+Record = Mapping[str, Any]
 
 
 class EventConditions(TypedDict, total=False):
@@ -111,4 +113,31 @@ class EventBus(Protocol):
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
         """Acknowledge a delivery; on backends with ordered delivery, also all earlier ones."""
+        ...
+
+
+class ChangeStream(Protocol):
+    """Reads the records of a ledger's stream of changes, which come in order and at least once.
+
+    Backends whose ledger dispatches in its commits have none.
+    """
+
+    def position_of(self, record: Record) -> str:
+        """The position of a record in the stream."""
+        ...
+
+    def events_in(self, record: Record) -> Sequence[Event]:
+        """The events of the change; none if the record is not the change of a row.
+
+        Raises:
+            UsageError: the record cannot be read.
+        """
+        ...
+
+    async def dead_letter(self, record: Record, reason: str) -> None:
+        """Store a record that cannot be read with the undelivered events.
+
+        Raises:
+            BackendUnavailable: the record was not stored.
+        """
         ...

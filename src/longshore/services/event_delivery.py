@@ -30,8 +30,7 @@ from longshore.core.undelivered import (
 )
 from longshore.errors import BackendError, BackendUnavailable, NotFound, UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.change_stream import ChangeStream, Record
-from longshore.ports.events import EventBus
+from longshore.ports.events import ChangeStream, EventBus, Record
 from longshore.services.health import AlertSender
 
 logger = logging.getLogger(__name__)

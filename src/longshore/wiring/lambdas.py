@@ -23,7 +23,7 @@ from longshore.core.events.event import Event
 from longshore.core.queues import QueueMessage
 from longshore.errors import ConfigurationError
 from longshore.execution.host.registry import FileWorkerRegistry
-from longshore.ports.change_stream import Record
+from longshore.ports.events import Record
 from longshore.services.event_delivery import Relay, UndeliveredEvents
 from longshore.settings import Settings, load_settings
 from longshore.wiring.backends import (

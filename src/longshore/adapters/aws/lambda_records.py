@@ -21,7 +21,7 @@ from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import QueueMessage
 from longshore.core.undelivered import UndeliveredEvent
 from longshore.errors import BackendRejected, BackendUnavailable, UsageError
-from longshore.ports.change_stream import Record
+from longshore.ports.events import Record
 
 _STREAM_RECORD = "stream-record"
 
@@ -100,7 +100,7 @@ def undelivered_in_record(record: Record) -> UndeliveredEvent:
 
 @dataclass(frozen=True)
 class DynamoChangeStream:
-    """See ``ports.change_stream.ChangeStream``."""
+    """See ``ports.events.ChangeStream``."""
 
     sqs: SqsClient
     names: Names
