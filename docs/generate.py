@@ -284,7 +284,7 @@ def _privileges_of(name: str) -> Iterator[str]:
         ["resource", "actions", "reason"],
         (
             [
-                RESOURCES[grant.resource].label,
+                RESOURCES[grant.resource]["label"],
                 ", ".join(f"`{action}`" for action in sorted(grant.actions)),
                 grant.reason,
             ]

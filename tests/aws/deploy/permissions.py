@@ -10,10 +10,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from longshore.adapters.aws.deploy.stacks.privileges import (
-    EVENT_SOURCE_REASON,
     GRANTS,
-    RESOURCES,
     Json,
+    arns_of,
     statements_of,
 )
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
@@ -21,6 +20,9 @@ from longshore.adapters.aws.names import Names
 from tests.aws.stand_in import ACCOUNT, REGION
 
 ActionOnResource = tuple[str, str]  # an action, and what it is done with
+
+EVENT_SOURCE_REASON = "event source of the function"
+"""In grants.yaml, why a function may read a queue or a stream that it never reads itself."""
 
 # The same code makes the same calls to each of these queues: a call to one of them is enough.
 _INTERCHANGEABLE = ("queues", "dead letters")
@@ -49,7 +51,7 @@ def granted_permissions(role: str) -> set[Permission]:
 def _indexes(resource: str) -> Iterable[int | None]:
     if resource in _INTERCHANGEABLE:
         return [None]
-    return range(len(RESOURCES[resource].arns(StageConfig(stage="any"))))
+    return range(len(arns_of(resource, StageConfig(stage="any"))))
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class RolePolicies:
             (re.split(r"[:/]", self._resolve(item).removesuffix("/stream/*"))[-1], action)
             for grant in GRANTS[role]
             if grant.reason == EVENT_SOURCE_REASON
-            for item in RESOURCES[grant.resource].arns(self.config)
+            for item in arns_of(grant.resource, self.config)
             for action in grant.actions
         }
 
@@ -110,9 +112,7 @@ class RolePolicies:
         }
 
     def _resource_patterns(self, permission: Permission) -> list[str]:
-        patterns = [
-            self._resolve(item) for item in RESOURCES[permission.resource].arns(self.config)
-        ]
+        patterns = [self._resolve(item) for item in arns_of(permission.resource, self.config)]
         return patterns if permission.index is None else [patterns[permission.index]]
 
     @staticmethod

@@ -14,7 +14,7 @@ import yaml
 
 from docs.generate import privileges_page
 from longshore.adapters.aws.deploy.stacks import template
-from longshore.adapters.aws.deploy.stacks.privileges import EVENT_SOURCE_REASON, GRANTS, RESOURCES
+from longshore.adapters.aws.deploy.stacks.privileges import GRANTS, RESOURCES
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, read_stage_config
 from longshore.adapters.aws.deploy.stacks.template import (
     FUNCTIONS,
@@ -35,7 +35,7 @@ from longshore.errors import ConfigurationError
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import Settings
 from longshore.wiring.deploy import render_templates
-from tests.aws.deploy.permissions import RolePolicies
+from tests.aws.deploy.permissions import EVENT_SOURCE_REASON, RolePolicies
 
 ROOT = Path(__file__).parents[3]
 INFRA = ROOT / "infra"
@@ -354,7 +354,7 @@ def test_the_page_of_privileges_says_what_the_policies_say(full: dict[str, Any])
         section = after.partition("\n## ")[0]
         for grant in grants:
             (row,) = (
-                item for item in section.splitlines() if RESOURCES[grant.resource].label in item
+                item for item in section.splitlines() if RESOURCES[grant.resource]["label"] in item
             )
             assert all(f"`{item}`" in row for item in grant.actions)
         roles = [f"{FUNCTIONS[name].logical_id}Role"] if name in FUNCTIONS else ["TaskRole"]

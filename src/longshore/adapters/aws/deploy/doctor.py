@@ -117,7 +117,7 @@ class AwsDoctor:
     async def _check_queues(self, expected: Mapping[str, Json]) -> list[Check]:
         """Checks of all queues, by their names in the template."""
         inspected = await asyncio.gather(*(self._inspect_queue(key, expected) for key in expected))
-        queues = {queue.resource.name: queue for queue in inspected}
+        queues = {queue.name: queue for queue in inspected}
         checks: list[Check] = []
         for name in self.queues:
             lanes = [queues[self.names.queue(name, priority)] for priority in Priority]
@@ -136,7 +136,7 @@ class AwsDoctor:
         checks += _summary("undelivered events", [queue], detail, remedy if count else None)
         return [*checks, _check_limits(inspected)]
 
-    async def _inspect_queue(self, key: str, expected: Mapping[str, Json]) -> _Queue:
+    async def _inspect_queue(self, key: str, expected: Mapping[str, Json]) -> Resource:
         queue = self._resource("queue", expected[key]["QueueName"])
         reply = await self.probe.call("sqs", "get_queue_url", QueueName=queue.name)
         if reply.response is not None:
@@ -144,13 +144,13 @@ class AwsDoctor:
             reply = await self.probe.call(
                 "sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=["All"]
             )
-        if (answer := queue.answer_of(reply)) is None:
-            return _Queue(queue, {})
-        queue.compare(
-            _queue_properties(_attributes_of(key, expected)),
-            _queue_properties(answer["Attributes"]),
-        )
-        return _Queue(queue, answer["Attributes"])
+        if answer := queue.answer_of(reply):
+            queue.attributes.update(answer["Attributes"])
+            queue.compare(
+                _queue_properties(_attributes_of(key, expected)),
+                _queue_properties(queue.attributes),
+            )
+        return queue
 
     # The bus ------------------------------------------------------------------------------------
 
@@ -297,18 +297,6 @@ def _check_clock(results: Sequence[ProbeResult], margin: timedelta) -> Iterator[
 # Queues -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Queue:
-    """An SQS queue and its attributes; none if it could not be read."""
-
-    resource: Resource
-    attributes: Mapping[str, str]
-
-    def count(self, *attributes: str) -> int:
-        """The approximate number of messages."""
-        return sum(int(self.attributes.get(attribute, 0)) for attribute in attributes)
-
-
 def _attributes_of(key: str, expected: Mapping[str, Json]) -> Json:
     """The properties of a queue in the template, in the form of SQS's attributes."""
     properties = expected[key]
@@ -335,7 +323,7 @@ def _last_name(arn: str) -> str:
     return arn.rpartition(":")[2]
 
 
-def _depth(queues: Iterable[_Queue]) -> str:
+def _depth(queues: Iterable[Resource]) -> str:
     queues = list(queues)
     ready = sum(queue.count(_VISIBLE) for queue in queues)
     hidden = sum(queue.count(_IN_FLIGHT, _DELAYED) for queue in queues)
@@ -343,10 +331,10 @@ def _depth(queues: Iterable[_Queue]) -> str:
 
 
 def _summary(
-    name: str, queues: Iterable[_Queue], detail: str, remedy: str | None = None
+    name: str, queues: Iterable[Resource], detail: str, remedy: str | None = None
 ) -> Iterator[Check]:
     """The problems of some queues, then their messages: a warning if there is a remedy."""
-    problems = [problem for queue in queues for problem in queue.resource.problems]
+    problems = [problem for queue in queues for problem in queue.problems]
     yield from problems
     if remedy:
         yield Check(name, CheckStatus.WARN, detail, remedy=remedy)
@@ -354,9 +342,9 @@ def _summary(
         yield Check(name, CheckStatus.OK, detail)
 
 
-def _check_limits(queues: Iterable[_Queue]) -> Check:
+def _check_limits(queues: Iterable[Resource]) -> Check:
     """How close the installation is to the limits of AWS."""
-    count, name = max((queue.count(_IN_FLIGHT), queue.resource.name) for queue in queues)
+    count, name = max((queue.count(_IN_FLIGHT), queue.name) for queue in queues)
     detail = f"{count:,} of {IN_FLIGHT_LIMIT:,} messages in flight in {name}"
     if count < _WARNING_RATIO * IN_FLIGHT_LIMIT:
         return Check("limits", CheckStatus.OK, detail)

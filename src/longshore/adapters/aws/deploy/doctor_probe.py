@@ -76,15 +76,6 @@ class ProbeResult:
             return f"AWS does not accept the credentials ({self.code})"
         return self.unreachable_reason if self.unconfigured else None
 
-    def unexpected_check(self, name: str) -> Check:
-        """The check for a result that leaves the state of a resource unknown."""
-        if self.code in ACCESS_DENIED_CODES:
-            allowed = f"{self.service}:{''.join(map(str.title, self.operation.split('_')))}"
-            detail = f"unknown: access denied ({self.code})"
-            return Check(name, CheckStatus.WARN, detail, remedy=f"allow {allowed} to this identity")
-        detail = f"unknown: {self.code or self.unreachable_reason}"
-        return Check(name, CheckStatus.FAIL, detail, remedy=self.remedy or "try again")
-
 
 @dataclass(frozen=True, slots=True)
 class _Advice:
@@ -121,6 +112,7 @@ class Resource:
     kind: str
     name: str
     deploy_command: str  # the usual remedy
+    attributes: dict[str, str] = field(default_factory=dict)  # of a queue, as SQS describes them
     problems: list[Check] = field(default_factory=list)
 
     def answer_of(self, result: ProbeResult, *, absent: str | None = None) -> dict[str, Any] | None:
@@ -133,8 +125,13 @@ class Resource:
             return {}
         if result.code in _NOT_FOUND_CODES:
             self.report("it does not exist", f"a {self.kind}")
+        elif result.code in ACCESS_DENIED_CODES:
+            action = "".join(map(str.title, result.operation.split("_")))
+            remedy = f"allow {result.service}:{action} to this identity"
+            self.report(f"unknown: access denied ({result.code})", None, remedy, status=_WARN)
         elif result.response is None:
-            self._add(result.unexpected_check(f"{self.kind} {self.name}"))
+            detail = f"unknown: {result.code or result.unreachable_reason}"
+            self.report(detail, None, result.remedy or "try again")
         return result.response
 
     def compare(self, expected: Properties, actual: Properties) -> None:
@@ -158,11 +155,13 @@ class Resource:
     ) -> None:
         """Report a problem."""
         name = f"{self.kind} {self.name}"
-        self._add(Check(name, status, detail, expected, remedy or self.deploy_command))
-
-    def _add(self, check: Check) -> None:
+        check = Check(name, status, detail, expected, remedy or self.deploy_command)
         if check not in self.problems:  # several calls may find that it does not exist
             self.problems.append(check)
+
+    def count(self, *attributes: str) -> int:
+        """The approximate number of messages in a queue."""
+        return sum(int(self.attributes.get(attribute, 0)) for attribute in attributes)
 
     def checks(self, ok: str) -> list[Check]:
         """The problems; without any, that it is sound."""

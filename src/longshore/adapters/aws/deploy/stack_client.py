@@ -134,10 +134,15 @@ class CloudFormationStack:
         token = f"longshore-{uuid.uuid4()}"
         self.report(f"{self.short_name}: {verb}")
         await self._call(operation, alters=True, ClientRequestToken=token, **parameters)
-        status = await self._follow(stack_id, token)
-        if status not in succeeded:
-            reason = await self._first_reason(stack_id, token, status)
-            raise StackFailed(self.name, *reason)
+        status, events = await self._follow(stack_id, token)
+        if status in succeeded:
+            return
+        for event in events:
+            reason = event.get("ResourceStatusReason", "")
+            if event["ResourceStatus"].endswith("_FAILED") and _CANCELLED not in reason:
+                resource = event["LogicalResourceId"]
+                raise StackFailed(self.name, resource, reason or event["ResourceStatus"])
+        raise StackFailed(self.name, "", f"it ended as {status}")
 
     async def _can_be_updated(self) -> bool:
         """Repair what an earlier operation left. Returns False if the stack must be created."""
@@ -148,7 +153,7 @@ class CloudFormationStack:
         if status == _ROLLBACK_FAILED:
             self.report(f"{self.short_name}: waiting: continues the rollback of an update")
             await self._call("continue_update_rollback", alters=True)
-            status = await self._follow(stack["StackId"])
+            status, _ = await self._follow(stack["StackId"])
         if status in _UNUSABLE:
             await self.delete()
         return status not in {*_UNUSABLE, _DELETED, _REVIEW_IN_PROGRESS}
@@ -159,7 +164,8 @@ class CloudFormationStack:
         if not status.endswith(_IN_PROGRESS) or status == _REVIEW_IN_PROGRESS:
             return status
         self.report(f"{self.short_name}: waiting: {status}")
-        return await self._follow(stack["StackId"])
+        status, _ = await self._follow(stack["StackId"])
+        return status
 
     async def _delete_change_set(self) -> None:
         """Delete a change set that an earlier call left, or that has no changes."""
@@ -184,23 +190,28 @@ class CloudFormationStack:
                 raise StackFailed(self.name, "", reason)
             await self.clock.sleep(self.poll_interval)
 
-    async def _follow(self, stack_id: str, token: str | None = None) -> str:
-        """Wait for the end of an operation and report its events. Returns the final status.
+    async def _follow(
+        self, stack_id: str, token: str | None = None
+    ) -> tuple[str, list[AwsResponse]]:
+        """Wait for the end of an operation and report its events.
 
         Args:
-            token: Of the operation; None: it is not ours, and its events are not reported.
+            token: Of the operation; None: it is not ours, and its events are not read.
+
+        Returns:
+            The final status, and the events.
         """
-        reported: set[str] = set()
+        reported = 0
         while True:
             description = await self.describe(stack_id)
             # Read before the events, so that the last events are reported too.
             status = str(description["StackStatus"]) if description else _DELETED
-            for event in await self._events(stack_id, token) if token else ():
-                if event["EventId"] not in reported:
-                    reported.add(event["EventId"])
-                    self._report_event(event)
+            events = await self._events(stack_id, token) if token else []
+            for event in events[reported:]:
+                self._report_event(event)
+            reported = len(events)
             if not status.endswith(_IN_PROGRESS):
-                return status
+                return status, events
             await self.clock.sleep(self.poll_interval)
 
     async def _events(self, stack_id: str, token: str) -> list[AwsResponse]:
@@ -215,13 +226,6 @@ class CloudFormationStack:
             if len(own) < len(events):
                 break
         return result[::-1]
-
-    async def _first_reason(self, stack_id: str, token: str, status: str) -> tuple[str, str]:
-        for event in await self._events(stack_id, token):
-            reason = event.get("ResourceStatusReason", "")
-            if event["ResourceStatus"].endswith("_FAILED") and _CANCELLED not in reason:
-                return event["LogicalResourceId"], reason or event["ResourceStatus"]
-        return "", f"it ended as {status}"
 
     async def _call(self, operation: str, **parameters: Any) -> AwsResponse:
         return await self.aws.call(

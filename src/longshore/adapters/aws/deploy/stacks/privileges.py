@@ -22,27 +22,15 @@ class Grant:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class IamResource:
-    """Something that can be acted on, as templates/iam-resources.yaml describes it."""
-
-    label: str  # for a person; {stage} and so on as in the names themselves
-    templates: list[Any]  # of its ARNs
-    for_each: str | None = None  # a list of the stage: every item has its own ARNs
-
-    def arns(self, config: StageConfig) -> list[Any]:
-        """The ARNs as CloudFormation has them."""
-        items = getattr(config, self.for_each) if self.for_each else [None]
-        return [arn for item in items for arn in fill(self.templates, config, item=item)]
+RESOURCES: Final = read("iam-resources")
+"""What can be acted on: its label, its ARNs, and a list of the stage whose items each have ARNs."""
 
 
-RESOURCES: Final = {
-    name: IamResource(entry["label"], entry["arns"], entry.get("for_each"))
-    for name, entry in read("iam-resources").items()
-}
-
-EVENT_SOURCE_REASON: Final = "event source of the function"
-"""Why a function may read a queue or a stream that it never reads itself."""
+def arns_of(resource: str, config: StageConfig) -> list[Any]:
+    """The ARNs of a resource, as CloudFormation has them."""
+    entry = RESOURCES[resource]
+    items = getattr(config, entry["for_each"]) if "for_each" in entry else [None]
+    return [arn for item in items for arn in fill(entry["arns"], config, item=item)]
 
 
 def _grants_in(rows: list[Any]) -> Iterator[Grant]:
@@ -78,8 +66,7 @@ GRANTS: Final = {
 def statements_of(config: StageConfig, name: str) -> list[Json]:
     """The statements of a role's policy."""
     return [
-        policy_statement(grant.actions, RESOURCES[grant.resource].arns(config))
-        for grant in GRANTS[name]
+        policy_statement(grant.actions, arns_of(grant.resource, config)) for grant in GRANTS[name]
     ]
 
 
