@@ -166,11 +166,12 @@ class DynamoApiKeys:
         self._config_table = Table(aws, names.config)
 
     async def add(self, record: KeyRecord) -> None:
-        writes = [
-            {"Put": self._config_table.put_request(item, NOT_EXISTS)} for item in _key_items(record)
+        requests = [
+            self._config_table.put_request(item, condition=NOT_EXISTS)
+            for item in _key_items(record)
         ]
         for _ in range(_CONFLICT_ATTEMPTS):
-            reasons = await self._config_table.transact(*writes)
+            reasons = await self._config_table.transact(*({"Put": request} for request in requests))
             if reasons != {"TransactionConflict"}:  # with a concurrent transaction
                 break
         if "ConditionalCheckFailed" in reasons:
@@ -253,7 +254,7 @@ class DynamoBudgets:
             condition="#version = :expected AND #change <> :change"
             if expected
             else "attribute_not_exists(#version)",
-            values={":expected": expected} if expected else None,
+            values={":expected": expected} if expected else {},
         )
         if existing is not None and existing.get("change") != budget.change_id:
             raise VersionConflict(budget.name, expected)

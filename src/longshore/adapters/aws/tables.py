@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from longshore.adapters.aws.attributes import Item, decode_item, encode_item
 from longshore.adapters.aws.client import AwsClient, CallRefused, retry_unknown_outcome
@@ -74,6 +74,14 @@ def _attribute_names(*expressions: str) -> dict[str, str]:
     return {name: name[1:] for name in _PLACEHOLDER.findall(" ".join(expressions))}
 
 
+class WriteOptions(TypedDict, total=False):
+    """Conditions of a write, in which attributes are written ``#name``."""
+
+    condition: str  # may use the new values of an update, as ``:name``
+    values: Item  # other values
+    then: str  # the rest of an update's expression, after the attributes that it sets
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table of DynamoDB. Attributes are written ``#name`` in expressions."""
@@ -109,29 +117,15 @@ class Table:
         answer = await self.aws.call("dynamodb", "query", TableName=self.name, **query.parameters())
         return [decode_item(item) for item in answer["Items"]], "LastEvaluatedKey" in answer
 
-    async def put(
-        self, item: Item, *, condition: str = "", values: Item | None = None
-    ) -> Item | None:
+    async def put(self, item: Item, **options: Unpack[WriteOptions]) -> Item | None:
         """Write a whole item. Returns None, or the existing item if the condition fails."""
-        return await self._repeat("put_item", self.put_request(item, condition, values))
+        return await self._repeat("put_item", self.put_request(item, **options))
 
     async def update(
-        self,
-        key: Item,
-        attributes: Item,
-        *,
-        condition: str = "",
-        values: Item | None = None,
-        then: str = "",
+        self, key: Item, attributes: Item, **options: Unpack[WriteOptions]
     ) -> Item | None:
-        """Set attributes. Returns None, or the existing item (perhaps empty) if refused.
-
-        Args:
-            condition: May use the attributes' new values, as ``:name``.
-            then: The rest of the update expression.
-        """
-        request = self.update_request(key, attributes, condition, values, then)
-        return await self._repeat("update_item", request)
+        """Set attributes. Returns None, or the existing item (perhaps empty) if refused."""
+        return await self._repeat("update_item", self.update_request(key, attributes, **options))
 
     async def _repeat(self, operation: str, request: dict[str, Any]) -> Item | None:
         try:
@@ -175,38 +169,32 @@ class Table:
             return {reason["Code"] for reason in reasons} - {"None"}
         return set()
 
-    def put_request(
-        self, item: Item, condition: str = "", values: Item | None = None
-    ) -> dict[str, Any]:
+    def put_request(self, item: Item, **options: Unpack[WriteOptions]) -> dict[str, Any]:
         """The parameters of ``put``, or of a part of a transaction."""
-        return self._request(condition, values or {}, Item=encode_item(item))
+        return self._request(options, {}, Item=encode_item(item))
 
     def update_request(
-        self,
-        key: Item,
-        attributes: Item,
-        condition: str = "",
-        values: Item | None = None,
-        then: str = "",
+        self, key: Item, attributes: Item, **options: Unpack[WriteOptions]
     ) -> dict[str, Any]:
         """The parameters of ``update``, or of a part of a transaction."""
         changes = ", ".join(f"#{name} = :{name}" for name in attributes)
-        new_values = {f":{name}": value for name, value in attributes.items()}
+        expression = f"SET {changes}" if changes else ""
         return self._request(
-            condition,
-            new_values | (values or {}),
+            options,
+            {f":{name}": value for name, value in attributes.items()},
             Key=encode_item(key),
-            UpdateExpression=f"SET {changes}{then}" if changes else then,
+            UpdateExpression=expression + options.get("then", ""),
         )
 
-    def _request(self, condition: str, values: Item, **parameters: Any) -> dict[str, Any]:
+    def _request(self, options: WriteOptions, values: Item, **parameters: Any) -> dict[str, Any]:
         request = {"TableName": self.name, **parameters}
+        condition = options.get("condition", "")
         if condition:
             request["ConditionExpression"] = condition
             request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         if names := _attribute_names(condition, parameters.get("UpdateExpression", "")):
             request["ExpressionAttributeNames"] = names
-        if values:
+        if values := values | options.get("values", {}):
             request["ExpressionAttributeValues"] = encode_item(values)
         return request
 

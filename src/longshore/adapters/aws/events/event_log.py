@@ -161,8 +161,8 @@ class DynamoEventLog:
             count = self._config_table.update_request(
                 key,
                 {"count": event.sequence, "at": to_ms(event.at)},
-                "#count = :old" if last else "attribute_not_exists(#count)",
-                {":old": last["count"]} if last else None,
+                condition="#count = :old" if last else "attribute_not_exists(#count)",
+                values={":old": last["count"]} if last else {},
             )
             put = self._events_table.put_request(self._item(event))
             if not await self._config_table.transact({"Update": count}, {"Put": put}):

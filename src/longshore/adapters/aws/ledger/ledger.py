@@ -128,8 +128,8 @@ class DynamoLedger:
         request = self._table.update_request(
             key_of(change.row.id),
             item,
-            "#v = :expected" if expected else "attribute_not_exists(#v)",
-            {":expected": expected} if expected else None,
+            condition="#v = :expected" if expected else "attribute_not_exists(#v)",
+            values={":expected": expected} if expected else {},
             then=f" REMOVE {', '.join(removed)}" if removed and not keeps_key else "",
         )
         try:
