@@ -75,7 +75,7 @@ class AwsDoctor:
             self.probe.call("events", "describe_event_bus", Name=names.bus),
         )
         library = f"aiobotocore {version('aiobotocore')}, botocore {version('botocore')}"
-        identity = _check_identity(who, first)
+        identity = identity_check(who, first)
         checks = [Check("aws library", CheckStatus.OK, library), identity]
         checks += _check_clock(replies, self.skew_margin)
         if any(reply.unconfigured for reply in replies) or identity.status is CheckStatus.FAIL:
@@ -254,14 +254,6 @@ async def _gather(checks: Iterable[Awaitable[list[Check]]]) -> list[Check]:
 
 
 # Identity, services, clock ----------------------------------------------------------------------
-
-
-def _check_identity(caller: ProbeResult, others: Sequence[ProbeResult]) -> Check:
-    """The identity; if STS does not answer, whether other services accept the credentials."""
-    refusing = next((reply for reply in others if reply.credentials_error), None)
-    return identity_check(
-        refusing if refusing and not caller.credentials_error and not caller.response else caller
-    )
 
 
 def _check_service(result: ProbeResult) -> Check:

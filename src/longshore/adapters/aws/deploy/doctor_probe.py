@@ -7,7 +7,7 @@ answers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -220,15 +220,19 @@ def _unreachable(error: Exception) -> dict[str, Any]:
     return {"unreachable_reason": reason, "remedy": remedy}
 
 
-def identity_check(result: ProbeResult) -> Check:
-    """The check of the identity that AWS sees."""
-    if result.response is not None:
-        detail = f"account {result.response.get('Account')}, {result.response.get('Arn')}"
+def identity_check(caller: ProbeResult, others: Sequence[ProbeResult] = ()) -> Check:
+    """The check of the identity that AWS sees.
+
+    Args:
+        others: Of other services, which may refuse the credentials if STS does not answer.
+    """
+    if caller.response is not None:
+        detail = f"account {caller.response.get('Account')}, {caller.response.get('Arn')}"
         return Check("identity", CheckStatus.OK, detail)
-    if reason := result.credentials_error:
-        return Check(
-            "identity", CheckStatus.FAIL, reason, remedy=result.remedy or RENEW_CREDENTIALS
-        )
+    for result in (caller, *others):
+        if reason := result.credentials_error:
+            remedy = result.remedy or RENEW_CREDENTIALS
+            return Check("identity", CheckStatus.FAIL, reason, remedy=remedy)
     # Only this check needs STS; other services may be reachable.
-    detail = f"unknown: {result.code or result.unreachable_reason}"
-    return Check("identity", CheckStatus.WARN, detail, remedy=result.remedy)
+    detail = f"unknown: {caller.code or caller.unreachable_reason}"
+    return Check("identity", CheckStatus.WARN, detail, remedy=caller.remedy)
