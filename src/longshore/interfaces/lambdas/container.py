@@ -60,7 +60,6 @@ class Container(Generic[T]):
         self._runner: asyncio.Runner | None = None
         self._stack = AsyncExitStack()
         self._resources: T | None = None
-        self._has_leftover_tasks = False
 
     def run(self, work: Callable[[T], Awaitable[ResultT]], context: LambdaContext) -> ResultT:
         """Run one invocation.
@@ -82,7 +81,7 @@ class Container(Generic[T]):
             self.close()
             raise
         finally:
-            if self._has_leftover_tasks:
+            if self._runner is not None and not self._runner.run(_cancel_other_tasks()):
                 logger.error("container.discarded")
                 self.close()
 
@@ -97,8 +96,6 @@ class Container(Generic[T]):
                 raise
             message = f"not finished within {seconds:.1f} s; the next invocation continues"
             raise InvocationTimeout(message) from error
-        finally:
-            self._has_leftover_tasks = not await _cancel_other_tasks()
 
     async def _open(self) -> T:
         if self._resources is None:
@@ -123,7 +120,6 @@ class Container(Generic[T]):
 
     def _reset(self) -> None:
         self._runner, self._resources, self._stack = None, None, AsyncExitStack()
-        self._has_leftover_tasks = False
 
 
 async def _cancel_other_tasks() -> bool:
