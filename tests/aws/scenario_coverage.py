@@ -18,7 +18,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "sqs:SqsClient.list_names",
         "sqs:SqsClient.receive",
         "sqs:SqsClient.send",
-        "dead_letters:SqsDeadLetters._lanes_of",
+        "task_queue:SqsDeadLetters._lanes_of",
         "task_queue:SqsTaskQueue.delete",
         "ledger:DynamoLedger._query",
         "ledger:DynamoLedger._get_batch",
@@ -49,9 +49,9 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
     ),
     "a_message_that_cannot_be_processed": (
         "sqs:SqsClient.hide",
-        "dead_letters:SqsDeadLetters._drop_from",
-        "dead_letters:SqsDeadLetters._pages#2",
-        "dead_letters:SqsDeadLetters._pages#3",
+        "task_queue:SqsDeadLetters._drop_from",
+        "task_queue:SqsDeadLetters._pages#2",
+        "task_queue:SqsDeadLetters._pages#3",
     ),
     "all_other_operations": (
         "blobs:S3BlobStore._head",
@@ -85,7 +85,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
     "messages_that_are_delayed_returned_and_exhausted": (
         "sqs:SqsClient.replace",
         "sqs:SqsClient.replace#2",
-        "dead_letters:SqsDeadLetters._pages",
+        "task_queue:SqsDeadLetters._pages",
         "task_queue:SqsTaskQueue._poll",
         "task_queue:SqsTaskQueue._return_messages",
         "task_queue:SqsTaskQueue.extend",
