@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic import ByteSize
 
 from longshore import errors
-from longshore.adapters.aws.deploy.stacks.privileges import GRANTS, RESOURCES
+from longshore.adapters.aws.deploy.stacks.template import GRANTS, RESOURCES
 from longshore.core.definitions.reader import definition_schema, longshore_yaml_schema
 from longshore.core.events.codec import EVENT_FORMATS, EVENT_TYPES, WireObject, to_wire
 from longshore.core.events.event import Event, EventContext

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from longshore.adapters.aws.deploy.stacks.privileges import (
+from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
+from longshore.adapters.aws.deploy.stacks.template import (
     GRANTS,
     Json,
     arns_of,
     statements_of,
 )
-from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 from longshore.adapters.aws.names import Names
 from tests.aws.stand_in import ACCOUNT, REGION
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.aws.deploy.stacks.privileges import GRANTS
+from longshore.adapters.aws.deploy.stacks.template import GRANTS
 from longshore.adapters.aws.names import Names
 from tests.aws.deploy.installation import DeployedInstallation, enforcing_stand_in
 from tests.aws.deploy.permissions import RolePolicies, granted_permissions

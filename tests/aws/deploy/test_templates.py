@@ -14,10 +14,11 @@ import yaml
 
 from docs.generate import privileges_page
 from longshore.adapters.aws.deploy.stacks import template
-from longshore.adapters.aws.deploy.stacks.privileges import GRANTS, RESOURCES
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, read_stage_config
 from longshore.adapters.aws.deploy.stacks.template import (
     FUNCTIONS,
+    GRANTS,
+    RESOURCES,
     STACKS,
     is_enabled,
     templates,
