@@ -7,7 +7,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
     "a_dag_with_a_retry_and_large_documents": (
         "blobs:S3BlobStore._call",
         "blobs:S3BlobStore.put",
-        "blobs:S3BlobStore.stream",
+        "blobs:S3BlobStore._open",
         "ledger:DynamoLedger._count_wakeups",
         "task_queue:SqsTaskQueue.send",
         "sqs:SqsClient._run_batch",
@@ -97,10 +97,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "tables:Table.page",
         "output_log:DynamoOutputLog._put",
     ),
-    "a_blob_that_breaks_off": (
-        "blobs:S3BlobStore._put_multipart#2",
-        "blobs:S3BlobStore._reopen",
-    ),
+    "a_blob_that_breaks_off": ("blobs:S3BlobStore._put_multipart#2",),
     "a_record_that_cannot_be_parsed": ("lambda_records:DynamoChangeStream._send",),
     "a_budget_that_two_spend_from": (
         "config_stores:DynamoBudgets.get",

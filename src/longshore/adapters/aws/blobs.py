@@ -91,44 +91,36 @@ class S3BlobStore:
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         validate_key(key)
-        try:
-            answer = await self._call("get_object", expects=(_NO_SUCH_KEY,), Key=key)
-        except CallRefused as refused:
-            raise NotFound("blob", key) from refused
-        body, version, offset, failures = answer["Body"], answer["ETag"], 0, 0
-        try:
-            while True:
-                try:
-                    chunk: bytes = await body.read(_CHUNK_BYTES)
-                except _CONNECTION_ERRORS as error:
-                    body.close()
-                    failures += 1
-                    # At the end the checksum is wrong, and the data was returned already.
-                    if failures == _READ_ATTEMPTS or offset >= answer["ContentLength"]:
-                        message = f"s3.get_object: {type(error).__name__}"
-                        raise BackendUnavailable(message) from error
-                    body = await self._reopen(key, version, offset)
-                    continue
-                if not chunk:
-                    return
-                offset, failures = offset + len(chunk), 0
-                yield chunk
-        finally:
-            body.close()
+        version, offset, failures = "", 0, 0
+        while True:
+            answer = await self._open(key, version, offset)
+            body, version, end = answer["Body"], answer["ETag"], offset + answer["ContentLength"]
+            try:
+                while chunk := await body.read(_CHUNK_BYTES):
+                    offset, failures = offset + len(chunk), 0
+                    yield chunk
+            except _CONNECTION_ERRORS as error:
+                failures += 1
+                # At the end the checksum is wrong, and the data was returned already.
+                if failures == _READ_ATTEMPTS or offset >= end:
+                    message = f"s3.get_object: {type(error).__name__}"
+                    raise BackendUnavailable(message) from error
+            else:
+                return
+            finally:
+                body.close()
 
-    async def _reopen(self, key: str, version: str, offset: int) -> Any:
+    async def _open(self, key: str, version: str, offset: int) -> AwsResponse:
+        """Open a blob, or continue a version of it."""
+        rest = {"Range": f"bytes={offset}-", "IfMatch": version} if version else {}
+        expects = (_NO_SUCH_KEY, _PRECONDITION_FAILED)
         try:
-            answer = await self._call(
-                "get_object",
-                expects=(_NO_SUCH_KEY, _PRECONDITION_FAILED),
-                Key=key,
-                Range=f"bytes={offset}-",
-                IfMatch=version,
-            )
+            return await self._call("get_object", expects=expects, Key=key, **rest)
         except CallRefused as refused:
+            if not version:
+                raise NotFound("blob", key) from refused
             message = "s3.get_object: the blob was replaced or removed while it was read"
             raise BackendUnavailable(message) from refused
-        return answer["Body"]
 
     async def size(self, key: str) -> int | None:
         validate_key(key)
