@@ -125,12 +125,6 @@ class DynamoEventLog:
         self._history_timeout = history_timeout
         self._indexes = indexes
 
-    async def _publish(self, events: Sequence[Event]) -> None:
-        if self._bus is not None and (refused := await self._bus.publish(events)):
-            logger.warning(
-                "events.not_published", extra={"events": [event.id for event in refused]}
-            )
-
     async def save(self, events: Sequence[Event]) -> None:
         """Write events that the bus has delivered.
 
@@ -166,7 +160,8 @@ class DynamoEventLog:
             )
             put = self._events_table.put_request(self._item(event))
             if not await self._config_table.transact({"Update": count}, {"Put": put}):
-                await self._publish([event])
+                if self._bus is not None and await self._bus.publish([event]):
+                    logger.warning("events.not_published", extra={"events": [event.id]})
                 return event
             # A concurrent append has taken the sequence.
             await asyncio.sleep(_POLL_INTERVAL.total_seconds() * secrets.randbelow(1 + attempt))

@@ -41,8 +41,8 @@ Row = TaskRow | JobRow
 OPEN, PARKED, FAILED, UNSETTLED = "open", "parked-tasks", "failed-tasks", "unsettled"
 NEVER = "never"  # after every moment
 PROCESSING = "p"
-"""The digits of a job's id."""
 OTHER_BUCKET = "~"
+"""The bucket of rows whose id is not that of a job or its task."""
 
 
 def key_of(row_id: str) -> Item:
