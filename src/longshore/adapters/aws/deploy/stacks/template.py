@@ -252,33 +252,29 @@ def arns_of(resource: str, config: StageConfig) -> list[Any]:
     return [arn for item in items for arn in fill(entry["arns"], config, item=item)]
 
 
-def _grants_in(rows: list[Any]) -> Iterator[Grant]:
-    """The grants of a role; a row may be a list of rows that several roles have."""
+def _flatten(rows: list[Any]) -> Iterator[tuple[str, list[str], str]]:
+    """The rows of a role; a row may be a list of rows that several roles have."""
     for row in rows:
         if isinstance(row[0], str):
-            yield Grant(*row)
+            yield row
         else:
-            yield from _grants_in(row)
+            yield from _flatten(row)
 
 
-def _merge_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """One grant for each resource."""
-    by_resource: dict[str, list[Grant]] = {}
-    for grant in grants:
-        by_resource.setdefault(grant.resource, []).append(grant)
+def _grants_of(rows: list[Any]) -> tuple[Grant, ...]:
+    """The grants of a role, one for each resource."""
+    merged: dict[str, tuple[set[str], dict[str, None]]] = {}
+    for resource, actions, reason in _flatten(rows):
+        all_actions, reasons = merged.setdefault(resource, (set(), {}))
+        all_actions.update(actions)
+        reasons[reason] = None  # a dict for its order
     return tuple(
-        Grant(
-            resource,
-            tuple(sorted({action for grant in same for action in grant.actions})),
-            "; ".join(dict.fromkeys(grant.reason for grant in same)),
-        )
-        for resource, same in by_resource.items()
+        Grant(resource, tuple(sorted(actions)), "; ".join(reasons))
+        for resource, (actions, reasons) in merged.items()
     )
 
 
-GRANTS: Final = {
-    name: _merge_grants(_grants_in(rows)) for name, rows in read("grants")["roles"].items()
-}
+GRANTS: Final = {name: _grants_of(rows) for name, rows in read("grants")["roles"].items()}
 """By function or service."""
 
 
