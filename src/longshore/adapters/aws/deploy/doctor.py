@@ -370,12 +370,12 @@ def _table_properties(schema: Json) -> Properties:
         "billing": "provisioned" if capacity and billing == "PROVISIONED" else "per request",
     }
     for index in schema.get("GlobalSecondaryIndexes", ()):
-        name, projection = index["IndexName"], index["Projection"]
+        name, projection = f"index {index['IndexName']}", index["Projection"]
         attributes = sorted(projection.get("NonKeyAttributes") or ())
         text = " ".join([projection["ProjectionType"], *attributes])
-        status = index.get("IndexStatus", _ACTIVE)
-        building = "" if status == _ACTIVE else f", {status}"
-        properties[f"index {name}"] = f"{_key_names(index, schema)} ({text}){building}"
+        properties[name] = f"{_key_names(index, schema)} ({text})"
+        if (status := index.get("IndexStatus", _ACTIVE)) != _ACTIVE:
+            properties["status"] = f"{properties['status']}, {name} {status}"
     return properties
 
 
