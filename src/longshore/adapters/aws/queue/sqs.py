@@ -236,9 +236,8 @@ class SqsClient:
                 for batch in _split_batches(entries)
             )
         )
-        refused = [refusal for refusal in refusals if refusal is not None]
-        if refused and len(refused) == len(refusals):
-            raise refused[0]
+        if (first := next(iter(refusals), None)) and all(refusals):
+            raise first
         return list(codes.values())
 
     async def _run_batch(
