@@ -7,8 +7,8 @@ import pytest
 
 from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse
 from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
-from longshore.adapters.aws.deploy.doctor import _ttl_problems
-from longshore.adapters.aws.deploy.doctor_probe import ProbeResult, Subject
+from longshore.adapters.aws.deploy.doctor import _compare_expiry
+from longshore.adapters.aws.deploy.doctor_probe import ProbeResult, Resource
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 from longshore.core.inspection import CheckStatus
 from longshore.errors import BackendError, BackendRejected, BackendUnavailable
@@ -19,10 +19,9 @@ _EXPIRES = {"TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True}
 
 def _statuses(schema: dict[str, Any], **result: Any) -> list[tuple[CheckStatus, str]]:
     probed = ProbeResult(service="dynamodb", operation="describe_time_to_live", **result)
-    return [
-        (item.status, item.detail)
-        for item in _ttl_problems(Subject("table", "deploy"), schema, probed)
-    ]
+    table = Resource("table", "ledger", "deploy")
+    _compare_expiry(table, schema, probed)
+    return [(problem.status, problem.detail) for problem in table.problems]
 
 
 def _answered(status: str, attribute: str = "ttl") -> dict[str, Any]:
@@ -30,14 +29,16 @@ def _answered(status: str, attribute: str = "ttl") -> dict[str, Any]:
 
 
 def test_a_table_whose_rows_must_be_kept_and_expire_is_a_failure() -> None:
-    assert _statuses({}, response=_answered("ENABLED")) == [(CheckStatus.FAIL, "it expires by ttl")]
+    assert _statuses({}, response=_answered("ENABLED")) == [
+        (CheckStatus.FAIL, "expiry is ttl: its items must not expire")
+    ]
     assert _statuses({}, response=_answered("DISABLED")) == []
     assert _statuses({}, response={}) == []
 
 
 def test_a_table_that_should_expire_and_does_not_is_a_warning() -> None:
     statuses = _statuses(_EXPIRES, response=_answered("DISABLED"))
-    assert statuses == [(CheckStatus.WARN, "nothing in it expires")]
+    assert statuses == [(CheckStatus.WARN, "expiry is missing: old items are not deleted")]
     assert _statuses(_EXPIRES, response=_answered("ENABLING")) == []
 
 

@@ -211,13 +211,7 @@ class AwsDoctor:
         )
         if answer := table.answer_of(described):
             table.compare(_table_properties(schema), _table_properties(answer["Table"]))
-        if answer := table.answer_of(expiry):
-            actual = answer.get("TimeToLiveDescription", {})
-            on = actual.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
-            table.compare(
-                {"expiry": schema.get("TimeToLiveSpecification", {}).get("AttributeName")},
-                {"expiry": actual.get("AttributeName") if on else None},
-            )
+        _compare_expiry(table, schema, expiry)
         return table.checks("as deployed: keys, indexes, stream and expiry")
 
     async def _check_bucket(self, account: str, head: ProbeResult) -> list[Check]:
@@ -377,6 +371,17 @@ def _table_properties(schema: Json) -> Properties:
         if (status := index.get("IndexStatus", _ACTIVE)) != _ACTIVE:
             properties["status"] = f"{properties['status']}, {name} {status}"
     return properties
+
+
+def _compare_expiry(table: Resource, schema: Json, result: ProbeResult) -> None:
+    """Report if a table expires items by another attribute than in the template, or not at all."""
+    if answer := table.answer_of(result):
+        actual = answer.get("TimeToLiveDescription", {})
+        on = actual.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+        table.compare(
+            {"expiry": schema.get("TimeToLiveSpecification", {}).get("AttributeName")},
+            {"expiry": actual.get("AttributeName") if on else None},
+        )
 
 
 def _key_names(item: Json, table: Json) -> str:

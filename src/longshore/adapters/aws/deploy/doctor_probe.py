@@ -91,7 +91,7 @@ _WARN = CheckStatus.WARN
 _ADVICE = {
     "billing": _Advice("more than its capacity is throttled", status=_WARN),
     "encryption": _Advice(status=_WARN),
-    "expiry": _Advice(status=_WARN),
+    "expiry": _Advice("old items are not deleted", status=_WARN),
     "key": _Advice("it cannot be changed", "use another stage, or move it away and deploy"),
     "no expiry": _Advice("its items must not expire", "disable its time to live"),
     "no index": _Advice("it is not used and costs a write each time", "delete it", _WARN),
