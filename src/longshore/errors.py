@@ -5,7 +5,6 @@
     LongshoreError
     ├── ConfigurationError         settings are missing, malformed or contradictory
     ├── UsageError                 the caller broke a documented rule; never retried
-    │   ├── InvalidTaskToken       malformed, expired, or the signature is wrong
     │   ├── InvalidJob             a cycle, an unknown dependency, a duplicate id …
     │   └── InvalidInput           the arguments do not fit the task function
     ├── NotFound                   no such job, task, definition, key or blob
@@ -62,16 +61,6 @@ class ConfigurationError(LongshoreError):
 
 class UsageError(LongshoreError):
     """The caller broke a documented rule; a retry does not help."""
-
-
-@dataclass(eq=False)
-class InvalidTaskToken(UsageError):
-    """A task token is malformed, expired or not signed with a valid secret."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return f"the task token is not valid ({self.reason}); dequeue the task again for a new one"
 
 
 @dataclass(frozen=True, slots=True)

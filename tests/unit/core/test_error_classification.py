@@ -22,7 +22,7 @@ from longshore.core.tasks.failures import (
     category_of,
     message_of,
 )
-from longshore.errors import BackendUnavailable, Fail, InvalidTaskToken, NotFound
+from longshore.errors import BackendUnavailable, Fail, NotFound
 
 FINAL = {"auth", "validation", "parse", "not-found", "programming", "exit-code", "unknown"}
 RETRYABLE = {"timeout", "network", "rate-limit", "server-error", "crash", "out-of-memory"}
@@ -237,7 +237,6 @@ def test_an_http_error_of_the_standard_library_is_read() -> None:
         (make_error_type("TOMLDecodeError", ValueError), "parse"),
         (binascii.Error(), "validation"),
         (NotFound("job", "x"), "not-found"),
-        (InvalidTaskToken("expired"), "validation"),
         (BackendUnavailable(), "server-error"),
         (make_error_type("AbortError"), "timeout"),
         (make_error_type("RangeError"), "programming"),
