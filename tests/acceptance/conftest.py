@@ -1,17 +1,22 @@
 """Fixtures of the acceptance tests: a data folder, worker processes, and waiting with a timeout."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from longshore.adapters.system import SystemClock
+from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.settings import Settings, load_settings
+from longshore.testing.memory.backend import memory_backend
+from longshore.wiring.services import Services, open_services
 
 TIMEOUT_S = 60
 _WORKER = """
@@ -28,6 +33,18 @@ async def main(flags):
 import json
 asyncio.run(main(json.loads(sys.argv[1])))
 """
+
+
+@contextlib.asynccontextmanager
+async def open_services_on(kind: str, settings: Settings) -> AsyncIterator[Services]:
+    """The services on the backend of the settings, or on a memory backend."""
+    if kind != "memory":
+        async with open_services(settings) as services:
+            yield services
+        return
+    with contextlib.closing(FileWorkerRegistry(settings.data_dir.absolute())) as registry:
+        backend = memory_backend(SystemClock(), atomic=True)
+        yield Services(settings=settings, backend=backend, worker_registry=registry)
 
 
 class WorkerProcess:

@@ -17,8 +17,8 @@ from longshore.core.queues import LOW_EVERY, NORMAL_EVERY
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import Priority, TaskState
 from longshore.settings import load_settings
-from longshore.wiring.services import Services, open_services
-from tests.acceptance.conftest import WorkerProcess, wait_until
+from longshore.wiring.services import Services
+from tests.acceptance.conftest import WorkerProcess, open_services_on, wait_until
 from tests.acceptance.history_checks import read_checked_history, starts
 
 BACKENDS = pytest.mark.parametrize("backend", ["memory", "sqlite"])
@@ -37,8 +37,8 @@ def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
 
 @asynccontextmanager
 async def open_backend_services(backend: str, folder: Path) -> AsyncIterator[Services]:
-    settings = load_settings({"backend": backend, "data_dir": folder}, environ={})
-    async with open_services(settings) as services:
+    settings = load_settings({"data_dir": folder}, environ={})
+    async with open_services_on(backend, settings) as services:
         yield services
 
 

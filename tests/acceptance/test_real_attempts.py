@@ -19,9 +19,9 @@ from longshore.core.tasks.states import TaskState
 from longshore.ports.output import OutputChunk, Stream
 from longshore.services.worker.worker import Worker
 from longshore.settings import load_settings
-from longshore.wiring.services import Services, open_services
+from longshore.wiring.services import Services
 from tests.acceptance.attempt_tasks import SECRET
-from tests.acceptance.conftest import wait_until
+from tests.acceptance.conftest import open_services_on, wait_until
 from tests.acceptance.history_checks import read_checked_history
 
 BACKENDS = pytest.mark.parametrize("backend", ["memory", "sqlite"])
@@ -87,8 +87,8 @@ class RunningJob:
 
 @asynccontextmanager
 async def at_work(backend: str, folder: Path, *tasks: dict[str, Any]) -> AsyncIterator[RunningJob]:
-    flags = {"backend": backend, "data_dir": folder, "worker.kill_grace": "200ms"}
-    async with open_services(load_settings(flags)) as services:
+    flags = {"data_dir": folder, "worker.kill_grace": "200ms"}
+    async with open_services_on(backend, load_settings(flags)) as services:
         for definition in (QUICK, SHORT):
             await services.backend.definitions.put("default", definition)
         accepted = await services.producer.submit("default", "r", {"tasks": list(tasks)})

@@ -12,18 +12,15 @@ import pytest
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.settings import Settings, load_settings
+from longshore.settings import Settings
 from longshore.wiring.services import Services, open_services
-from tests.acceptance.conftest import wait_until
+from tests.acceptance.conftest import open_services_on, wait_until
 
 ROOT = Path(__file__).parents[2]
 CHILDREN = "tests.execution.context_functions"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def anywhere(request: pytest.FixtureRequest, settings: Settings) -> Settings:
-    """Each backend in turn."""
-    return load_settings({"data_dir": str(settings.data_dir), "backend": request.param})
+BACKENDS = pytest.mark.parametrize("backend", ["memory", "sqlite"])
 
 
 def make_call(name: str, **fields: Any) -> dict[str, Any]:
@@ -106,11 +103,15 @@ def test_reports_of_a_task_are_in_its_output_and_its_files_are_stored(settings: 
     assert logs.stdout == "begin\nprogress: 1 of 2 (50%), halves\nsummary: one half is done\n"
 
 
-def test_what_a_task_left_that_died_is_kept(anywhere: Settings) -> None:
+@BACKENDS
+def test_what_a_task_left_that_died_is_kept(backend: str, settings: Settings) -> None:
     job = make_call("reports_everything_and_dies", maxAttempts=1)
 
     async def scenario() -> None:
-        async with open_services(anywhere) as services, RunningTask(services, job) as task:
+        async with (
+            open_services_on(backend, settings) as services,
+            RunningTask(services, job) as task,
+        ):
             row = await task.ends()
 
             assert row.state is TaskState.FAILED
@@ -121,28 +122,32 @@ def test_what_a_task_left_that_died_is_kept(anywhere: Settings) -> None:
     asyncio.run(scenario())
 
 
-def test_folders_stay_if_the_setting_requires_it(anywhere: Settings) -> None:
-    worker = replace(anywhere.worker, keep_work_dirs=True)
-    keeping = replace(anywhere, worker=worker)
+@BACKENDS
+def test_folders_stay_if_the_setting_requires_it(backend: str, settings: Settings) -> None:
+    worker = replace(settings.worker, keep_work_dirs=True)
+    keeping = replace(settings, worker=worker)
 
     async def scenario() -> None:
         async with (
-            open_services(keeping) as services,
+            open_services_on(backend, keeping) as services,
             RunningTask(services, make_call("reports_everything")) as task,
         ):
             await task.ends()
 
-            work = anywhere.data_dir / "work" / f"{task.task_id}.1"
+            work = settings.data_dir / "work" / f"{task.task_id}.1"
             assert (work / "logs" / "summary.log").read_text() == "one half is done\n"
             assert (work / "artifacts" / "report.csv").exists()
 
     asyncio.run(scenario())
 
 
-def test_a_cancelled_task_that_looks_may_tidy_up_before_it_is_gone(anywhere: Settings) -> None:
+@BACKENDS
+def test_a_cancelled_task_that_looks_may_tidy_up_before_it_is_gone(
+    backend: str, settings: Settings
+) -> None:
     async def scenario() -> None:
         async with (
-            open_services(anywhere) as services,
+            open_services_on(backend, settings) as services,
             RunningTask(services, make_call("polls_cancelled")) as task,
         ):
             await task.prints(b"ready False\n")

@@ -14,7 +14,15 @@ from longshore.adapters.aws.names import UNDELIVERED
 from longshore.adapters.aws.output_log import DynamoOutputLog
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
-from longshore.core.budgets import NO_BUDGET, SharedBudget, close, job_budget_name, reserve, settle
+from longshore.core.budgets import (
+    NO_BUDGET,
+    Reservation,
+    SharedBudget,
+    close,
+    job_budget_name,
+    reserve,
+    settle,
+)
 from longshore.core.events.types import Usage
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.errors import VersionConflict
@@ -305,7 +313,6 @@ class _Spender:
     def __init__(self, harness: AwsFaultHarness, budgets: Budgets, task: str) -> None:
         self._harness = harness
         self._budgets = budgets
-        self._attempt = partial(dict[str, Any], task_id=task, attempt=1)
         self._name = job_budget_name(harness.name)
         self._task = task
 
@@ -315,16 +322,18 @@ class _Spender:
 
     async def reserve(self, answers: int, meanwhile: _Operation = _nothing) -> None:
         requested = Usage(cost_usd=5.0)
-        terms = self._attempt(spent=_spent(answers), reserved=Usage(), requested=requested)
-        reserving = partial(reserve, limit=NO_BUDGET, **terms)
+        own = Reservation(task_id=self._task, attempt=1, spent=_spent(answers))
+        reserving = partial(reserve, limit=NO_BUDGET, own=own, requested=requested)
         await self._change(f"reserves {answers}", reserving, meanwhile)
 
     async def settle(self, answers: int, meanwhile: _Operation = _nothing) -> None:
-        terms = self._attempt(spent=_spent(answers), reserved=Usage())
-        await self._change(f"settles {answers}", partial(settle, **terms), meanwhile)
+        settling = partial(
+            settle, own=Reservation(task_id=self._task, attempt=1, spent=_spent(answers))
+        )
+        await self._change(f"settles {answers}", settling, meanwhile)
 
     async def stopping(self, meanwhile: _Operation = _nothing) -> None:
-        await self._change("ends", partial(close, **self._attempt()), meanwhile)
+        await self._change("ends", partial(close, task_id=self._task, attempt=1), meanwhile)
 
     async def _change(
         self,

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from longshore.core.api_keys import ApiScope
@@ -29,6 +28,7 @@ from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, InvalidJob, LongshoreError, NotFound, Problem
 from longshore.ports.backend import Backend
+from longshore.ports.events import EventQueryResult
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputPosition
 from longshore.services import documents as d
@@ -585,10 +585,13 @@ class Application:
         Events about keys are shown to administrators only, so a page may have fewer events than
         its limit.
         """
-        query, filters = self._backend.events.query, (app, event_type, entity, job_id)
-        fetch = partial(
-            query, self._tenant, app=app, event_type=event_type, entity=entity, job_id=job_id
-        )
+        filters = {"app": app, "event_type": event_type, "entity": entity, "job_id": job_id}
+
+        async def fetch(limit: int, cursor: str | None) -> EventQueryResult:
+            return await self._backend.events.query(
+                self._tenant, **filters, limit=limit, cursor=cursor
+            )
+
         return await self._event_page(EventFeed(repr(filters), fetch), cursor, limit)
 
     @over_http(d.EventPage, "GET", "{job_id}/events")

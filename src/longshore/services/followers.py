@@ -19,7 +19,6 @@ import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -347,8 +346,16 @@ class EventFeed:
 def job_feed(backend: Backend, job: JobRow, *, tasks: bool) -> EventFeed:
     """The events of a job; with ``tasks`` those of its tasks too."""
     entity, job_id = (None, job.id) if tasks else (f"JOB#{job.id}", None)
-    fetch = partial(backend.events.query, job.spec.tenant, entity=entity, job_id=job_id)
-    return EventFeed(f"{job.id} {tasks}", fetch, partial(backend.ledger.get_job, job.id))
+
+    async def fetch(limit: int, cursor: str | None) -> EventQueryResult:
+        return await backend.events.query(
+            job.spec.tenant, entity=entity, job_id=job_id, limit=limit, cursor=cursor
+        )
+
+    async def read_row() -> JobRow | None:
+        return await backend.ledger.get_job(job.id)
+
+    return EventFeed(f"{job.id} {tasks}", fetch, read_row)
 
 
 def task_feed(backend: Backend, task: TaskRow) -> EventFeed:
@@ -361,7 +368,10 @@ def task_feed(backend: Backend, task: TaskRow) -> EventFeed:
         cursors = tuple(str(event.sequence) for event in items)
         return EventQueryResult(tuple(items), cursors, more=bool(items))
 
-    return EventFeed(task.id, fetch, partial(backend.ledger.get_task, task.id))
+    async def read_row() -> TaskRow | None:
+        return await backend.ledger.get_task(task.id)
+
+    return EventFeed(task.id, fetch, read_row)
 
 
 async def follow_events(
