@@ -75,7 +75,12 @@ async def open_archive() -> AsyncIterator[Callable[[Record], Awaitable[None]]]:
 
 def undelivered_events(services: Services) -> UndeliveredEvents:
     """The events that could not be delivered, on the AWS backend."""
-    return services.build(UndeliveredEvents, decode=lambda_records.events_in_undelivered)
+    return UndeliveredEvents(
+        backend=services.backend,
+        alert_sender=services.alert_sender,
+        decode=lambda_records.events_in_undelivered,
+        tenant=services.tenant,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

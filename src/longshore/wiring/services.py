@@ -9,12 +9,12 @@ import random
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from longshore.adapters.system import (
     KEY_FILE_NAME,
@@ -36,6 +36,7 @@ from longshore.ports.child_slots import ChildSlots, SlotListener
 from longshore.ports.clock import Clock
 from longshore.ports.output import OutputChunk
 from longshore.ports.runner import Runner
+from longshore.ports.task_source import TaskSource
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.api_keys import ApiKeys
 from longshore.services.app import POLL_INTERVAL, Application, Caller
@@ -63,8 +64,6 @@ from longshore.wiring.backends import open_backend
 if TYPE_CHECKING:
     from longshore.adapters.sqlite.database import SqliteOptions
 
-T = TypeVar("T")
-
 new_id = partial(secrets.token_hex, 8)
 """Makes a random change id."""
 system_clock = SystemClock
@@ -91,25 +90,9 @@ class Intervals:
 DEFAULT_INTERVALS: Final = Intervals()
 
 
-def _value(make: Callable[[Services], T]) -> cached_property[T]:
-    """A part of the services that is made when it is first used."""
-    return cached_property(make)
-
-
-def _service(kind: Callable[..., T], **own: Callable[[Services], Any]) -> cached_property[T]:
-    """A service that gets other services by the names of its fields, and its own values."""
-    return cached_property(
-        lambda self: self.build(kind, **{name: make(self) for name, make in own.items()})
-    )
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Services:
-    """The services of one process on one backend. Each is built when it is first used.
-
-    A field of a service that has the name of another service is that service. What else it needs
-    is written beside it.
-    """
+    """The services of one process on one backend. Each is built when it is first used."""
 
     settings: Settings
     backend: Backend
@@ -117,59 +100,145 @@ class Services:
     new_id: Callable[[], str] = new_id
     intervals: Intervals = DEFAULT_INTERVALS
 
-    app = _value(lambda self: self.settings.app)
-    tenant = _value(lambda self: self.settings.tenant)
-    environment = _value(lambda self: self.settings.environment)
-    lease = _value(lambda self: self.settings.worker)
-    skew_margin = _value(lambda self: self.settings.worker.skew_margin)
-    day_budget = _value(lambda self: self.settings.agent.day_budget)
-    documents = _value(lambda self: DocumentStore(self.backend.blobs))
-    source = _value(lambda self: self.backend.source or self.build(MessageTaskSource))
-    transitions = _service(Transitions)
-    reservations = _service(BudgetReservations)
-    budget_operations = _service(BudgetOperations)
-    operator_commands = _service(OperatorCommands)
-    dead_letters = _service(DeadLetters)
-    explainer = _service(Explainer)
-    dispatcher = _service(
-        Dispatcher,
-        wait=lambda self: self.settings.worker.poll_wait,
-        poll_interval=lambda self: self.intervals.dead_worker_check,
-    )
-    producer = _service(
-        Producer,
-        retry=lambda self: self.settings.retry.plain,
-        task_limit=lambda self: self.settings.sizes.max_tasks_per_job,
-        input_limit_bytes=lambda self: self.settings.sizes.input_bytes,
-    )
-    sweeper = _service(
-        Sweeper,
-        every=lambda self: self.intervals.sweep,
-        dead_worker_check_every=lambda self: self.intervals.dead_worker_check,
-        sweeps=lambda self: self.settings.workers_dispatch,
-    )
-    api_keys = _service(
-        ApiKeys,
-        rate=lambda self: self.settings.api.rate,
-        random_bytes=lambda _: secrets.token_bytes,
-    )
-    alert_sender = _service(
-        AlertSender,
-        channels=lambda self: list(_alert_channels(self.settings, self.backend.clock)),
-        cool_down=lambda self: self.settings.health.cool_down,
-        timeout=lambda self: self.settings.alerts.timeout,
-    )
-    health_check = _service(
-        HealthCheck,
-        every=lambda self: self.settings.health.every,
-        thresholds=lambda self: self.settings.health,
-    )
+    @property
+    def tenant(self) -> str:
+        return self.settings.tenant
 
-    def build(self, kind: Callable[..., T], **own: Any) -> T:
-        """An object whose fields have the services and values of the same names, except ``own``."""
-        names = {item.name for item in fields(kind) if item.init}  # type: ignore[arg-type]
-        shared = names.intersection(dir(self)).difference(own)
-        return kind(**own, **{name: getattr(self, name) for name in shared})
+    @property
+    def environment(self) -> str:
+        return self.settings.environment
+
+    @cached_property
+    def documents(self) -> DocumentStore:
+        return DocumentStore(self.backend.blobs)
+
+    @cached_property
+    def transitions(self) -> Transitions:
+        return Transitions(backend=self.backend, documents=self.documents, new_id=self.new_id)
+
+    @cached_property
+    def source(self) -> TaskSource:
+        return self.backend.source or MessageTaskSource(
+            backend=self.backend,
+            transitions=self.transitions,
+            lease=self.settings.worker,
+            tenant=self.tenant,
+            app=self.settings.app,
+        )
+
+    @cached_property
+    def reservations(self) -> BudgetReservations:
+        return BudgetReservations(backend=self.backend, transitions=self.transitions)
+
+    @cached_property
+    def budget_operations(self) -> BudgetOperations:
+        return BudgetOperations(
+            backend=self.backend,
+            transitions=self.transitions,
+            reservations=self.reservations,
+            day_budget=self.settings.agent.day_budget,
+            app=self.settings.app,
+        )
+
+    @cached_property
+    def operator_commands(self) -> OperatorCommands:
+        return OperatorCommands(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            dispatcher=self.dispatcher,
+            finish_intent=self.finish_intent,
+        )
+
+    @cached_property
+    def dead_letters(self) -> DeadLetters:
+        return DeadLetters(
+            backend=self.backend,
+            transitions=self.transitions,
+            operator_commands=self.operator_commands,
+            app=self.settings.app,
+            skew_margin=self.settings.worker.skew_margin,
+        )
+
+    @cached_property
+    def explainer(self) -> Explainer:
+        return Explainer(
+            backend=self.backend,
+            documents=self.documents,
+            worker_registry=self.worker_registry,
+            lease=self.settings.worker,
+        )
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        return Dispatcher(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            worker_registry=self.worker_registry,
+            wait=self.settings.worker.poll_wait,
+            poll_interval=self.intervals.dead_worker_check,
+        )
+
+    @cached_property
+    def producer(self) -> Producer:
+        return Producer(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            dispatcher=self.dispatcher,
+            retry=self.settings.retry.plain,
+            task_limit=self.settings.sizes.max_tasks_per_job,
+            input_limit_bytes=self.settings.sizes.input_bytes,
+            app=self.settings.app,
+        )
+
+    @cached_property
+    def sweeper(self) -> Sweeper:
+        return Sweeper(
+            backend=self.backend,
+            source=self.source,
+            transitions=self.transitions,
+            dispatcher=self.dispatcher,
+            dead_letters=self.dead_letters,
+            budget_operations=self.budget_operations,
+            finish_intent=self.finish_intent,
+            worker_registry=self.worker_registry,
+            every=self.intervals.sweep,
+            dead_worker_check_every=self.intervals.dead_worker_check,
+            skew_margin=self.settings.worker.skew_margin,
+            sweeps=self.settings.workers_dispatch,
+        )
+
+    @cached_property
+    def api_keys(self) -> ApiKeys:
+        return ApiKeys(
+            backend=self.backend,
+            app=self.settings.app,
+            rate=self.settings.api.rate,
+            random_bytes=secrets.token_bytes,
+        )
+
+    @cached_property
+    def alert_sender(self) -> AlertSender:
+        return AlertSender(
+            backend=self.backend,
+            channels=list(_alert_channels(self.settings, self.backend.clock)),
+            cool_down=self.settings.health.cool_down,
+            timeout=self.settings.alerts.timeout,
+        )
+
+    @cached_property
+    def health_check(self) -> HealthCheck:
+        return HealthCheck(
+            backend=self.backend,
+            worker_registry=self.worker_registry,
+            alert_sender=self.alert_sender,
+            app=self.settings.app,
+            tenant=self.tenant,
+            every=self.settings.health.every,
+            thresholds=self.settings.health,
+        )
 
     @property
     def events_ttl_days(self) -> int:
@@ -268,10 +337,17 @@ class Services:
     ) -> Worker:
         """A worker whose attempts are run by ``runner``, or in child slots where they can be."""
         settings = self.settings
-        context = self.build(
-            WorkerContext,
+        context = WorkerContext(
             worker_id=name,
+            backend=self.backend,
+            source=self.source,
+            transitions=self.transitions,
+            documents=self.documents,
+            reservations=self.reservations,
             runner=runner,
+            worker_registry=self.worker_registry,
+            lease=settings.worker,
+            day_budget=settings.agent.day_budget,
             output=OutputPolicy(
                 flush_after=self.intervals.output_flush,
                 limit_bytes=settings.sizes.output_bytes_per_attempt,
