@@ -49,13 +49,11 @@ class ResourceLimits:
 
     def __post_init__(self) -> None:
         if self.cpu is not None and self.cpu < timedelta(seconds=1):
-            message = "cpu must be at least one second"
-            raise ValueError(message)
+            raise ValueError("cpu must be at least one second")
         for name, minimum in _MINIMUMS.items():
             value = getattr(self, name)
             if value is not None and value < minimum:
-                message = f"{name} must be at least {minimum}"
-                raise ValueError(message)
+                raise ValueError(f"{name} must be at least {minimum}")
 
 
 # No child can start below these; a smaller number has a wrong unit.
@@ -92,11 +90,9 @@ class Definition:
     def __post_init__(self) -> None:
         for field_name, value in (("name", self.name), ("queue", self.queue)):
             if not is_name(value):
-                message = f"{field_name} must match {NAME_PATTERN.pattern}, not {value!r}"
-                raise ValueError(message)
+                raise ValueError(f"{field_name} must match {NAME_PATTERN.pattern}, not {value!r}")
         if self.timeout is not None and self.timeout <= timedelta(0):
-            message = "timeout must be greater than zero"
-            raise ValueError(message)
+            raise ValueError("timeout must be greater than zero")
         if self.isolation is Isolation.POOL and (
             self.runner is not RunnerKind.PYTHON or self.pty or self.resources != UNLIMITED
         ):
@@ -104,8 +100,7 @@ class Definition:
             raise ValueError(message)
         if self.runner is RunnerKind.AGENT and (self.isolation is not Isolation.FORK or self.pty):
             # Its credential is sent with the attempt, and must not be stored in a file.
-            message = "an agent is run with isolation 'fork' and without a terminal"
-            raise ValueError(message)
+            raise ValueError("an agent is run with isolation 'fork' and without a terminal")
 
 
 _content = attrgetter(*[item.name for item in fields(Definition) if item.name != "version"])

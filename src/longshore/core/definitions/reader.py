@@ -277,8 +277,7 @@ def _read_options(value: Any) -> dict[str, Any]:
 def _read_duration(value: Any) -> timedelta:
     duration = parse_duration(value)
     if duration <= timedelta(0):
-        message = "must be greater than zero"
-        raise ValueError(message)
+        raise ValueError("must be greater than zero")
     return duration
 
 

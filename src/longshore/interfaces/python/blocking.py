@@ -56,8 +56,7 @@ def run_without_loop(work: Coroutine[Any, Any, AnyT]) -> AnyT:
     finally:
         asyncio._set_running_loop(running)
         work.close()
-    message = "a submit waited for an event loop"
-    raise RuntimeError(message)
+    raise RuntimeError("a submit waited for an event loop")
 
 
 class Portal:
@@ -73,8 +72,7 @@ class Portal:
     def open(self, entered: AbstractAsyncContextManager[Any]) -> None:
         """Start the loop and enter the context manager there."""
         if self._loop is not None:
-            message = "the client is open already"
-            raise UsageError(message)
+            raise UsageError("the client is open already")
         self._process_id = os.getpid()
         self._ended = Future()
         ready: Future[None] = Future()

@@ -68,8 +68,7 @@ def _document_fields(options: TaskOptions | None) -> dict[str, Any]:
         return {}
     delay, run_at = options.get("delay"), options.get("run_at")
     if delay is not None and run_at is not None:
-        message = "give either `delay` or `run_at`, not both"
-        raise UsageError(message)
+        raise UsageError("give either `delay` or `run_at`, not both")
     fields = {
         "queue": options.get("queue"),
         "priority": options.get("priority"),
@@ -83,22 +82,19 @@ def _document_fields(options: TaskOptions | None) -> dict[str, Any]:
 def _check_names(options: Mapping[str, Any], kind: Any, shown: Any) -> None:
     if options and (unknown := options.keys() - kind.__annotations__.keys()):
         names = ", ".join(shown.__annotations__)
-        message = f"no option is called {min(unknown)!r}; the options are {names}"
-        raise UsageError(message)
+        raise UsageError(f"no option is called {min(unknown)!r}; the options are {names}")
 
 
 def _delay_seconds(delay: object) -> float:
     try:
         return parse_duration(delay).total_seconds()
     except ValueError as error:
-        message = f"delay: {error}"
-        raise UsageError(message) from error
+        raise UsageError(f"delay: {error}") from error
 
 
 def _format_run_at(moment: datetime) -> str:
     if not isinstance(moment, datetime) or moment.tzinfo is None:
-        message = f"run_at must be a datetime with a time zone, not {moment!r}"
-        raise UsageError(message)
+        raise UsageError(f"run_at must be a datetime with a time zone, not {moment!r}")
     return moment.isoformat()
 
 
@@ -128,8 +124,7 @@ class Call(Generic[ResultT]):
         """
         _check_names(options, TaskOptions, TaskOptions)
         if key is not None and not TASK_KEY_PATTERN.fullmatch(key):
-            message = f"{key!r} is not a key: use 1 to 128 letters, digits, '-' and '_'"
-            raise UsageError(message)
+            raise UsageError(f"{key!r} is not a key: use 1 to 128 letters, digits, '-' and '_'")
         changed = TaskOptions(**{**(self.options or {}), **options})
         _document_fields(changed)  # raises if an option is not valid
         parents = tuple(dict.fromkeys((*self.parents, *_require_calls(after))))
@@ -144,8 +139,7 @@ def _require_calls(values: Iterable[Any]) -> list[Call[Any]]:
     calls = list(values)
     for call in calls:
         if not isinstance(call, Call):
-            message = f"expected a call, such as `fetch.of(url)`, not {call!r}"
-            raise UsageError(message)
+            raise UsageError(f"expected a call, such as `fetch.of(url)`, not {call!r}")
     return calls
 
 
@@ -164,8 +158,7 @@ class CallGraph(NamedTuple):
         """
         calls = _topological_order(_require_calls(requested))
         if not calls:
-            message = "there is no task to submit"
-            raise UsageError(message)
+            raise UsageError("there is no task to submit")
         return cls(_assign_keys(calls), tuple(requested))
 
     @property
@@ -228,8 +221,7 @@ def _assign_keys(calls: Sequence[Call[Any]]) -> dict[Call[Any], str]:
     explicit = Counter(call.key for call in calls if call.key is not None)
     for key, count in explicit.items():
         if count > 1:
-            message = f"{count} tasks of the job have the key {key!r}; give each its own"
-            raise UsageError(message)
+            raise UsageError(f"{count} tasks of the job have the key {key!r}; give each its own")
     names = Counter(call.task.key for call in calls if call.key is None)
     numbers: Counter[str] = Counter()
     taken = set(explicit)

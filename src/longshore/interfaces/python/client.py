@@ -145,8 +145,7 @@ class AsyncClient:
         ready = [prepare_job(work, options) for work in submissions]
         ids = [None] * len(ready) if request_ids is None else request_ids
         if len(ids) != len(ready):
-            message = f"{len(ready)} jobs need as many request ids, not {len(ids)}"
-            raise UsageError(message)
+            raise UsageError(f"{len(ready)} jobs need as many request ids, not {len(ids)}")
         pairs = zip(ready, ids, strict=True)
         files = [Submission(job.document, id_, job.definitions) for job, id_ in pairs]
         answers = await self.connection().operations.submit_many(files)

@@ -63,11 +63,10 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         for value in (*args, *kwargs.values()):
             if isinstance(value, Call):
                 name = self.__name__
-                message = (
+                raise UsageError(
                     f"{name}(...) runs the function now, and {value!r} has no result yet;"
                     f" {name}.of(...) makes a task"
                 )
-                raise UsageError(message)
         return self._function(*args, **kwargs)
 
     # An argument is a value or the call that will return it. No type can express that for all
@@ -289,8 +288,7 @@ def _make_task(
 ) -> TaskFunction[..., Any, Any]:
     shown = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
-        message = f"{shown} cannot be a task: only a function defined by `def` can"
-        raise UsageError(message)
+        raise UsageError(f"{shown} cannot be a task: only a function defined by `def` can")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         message = f"{shown} cannot be a task: it yields, and a task has one result: return a list"
         raise UsageError(message)

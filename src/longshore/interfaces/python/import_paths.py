@@ -44,25 +44,22 @@ def import_path_of(task: Any, module: str, name: str) -> ImportPath:
         message = "a lambda cannot be a task: a worker finds a function by its name; use `def`"
         raise UsageError(message)
     if "<locals>" in name:
-        message = (
+        raise UsageError(
             f"{shown} cannot be a task: it is defined inside another function, where no worker can"
             " find it; move it to the top level of its module"
         )
-        raise UsageError(message)
     loaded = sys.modules.get(module)
     if getattr(getattr(loaded, "__spec__", None), "_initializing", False):
         # A child that imports the script would submit the job again, and so would its child.
-        message = (
+        raise UsageError(
             f"{shown} cannot be submitted while {module} is being imported: put the code that"
             " runs the program under `if __name__ == '__main__':`"
         )
-        raise UsageError(message)
     if reduce(lambda value, part: getattr(value, part, None), name.split("."), loaded) is not task:
-        message = (
+        raise UsageError(
             f"{shown} cannot be a task: that name is not the decorated function; decorate it"
             " where it is defined, and keep its name"
         )
-        raise UsageError(message)
     if module == _MAIN:
         return _script_import_path(loaded, name)
     return ImportPath(module, name, _source_dir_of(module, getattr(loaded, "__file__", None)))
@@ -76,11 +73,10 @@ def _script_import_path(main: Any, name: str) -> ImportPath:
     path = Path(file).resolve() if file else None
     if path is None or not _is_importable(path):
         reason = f"{path.name} cannot be imported by its name" if path else "it has no file"
-        message = (
+        raise UsageError(
             f"{name!r} cannot be submitted from the main program, because {reason}, and a worker"
             " has to import it: put the function into a module and import it from there"
         )
-        raise UsageError(message)
     return ImportPath(path.stem, name, str(path.parent))
 
 

@@ -186,8 +186,7 @@ class AsyncJob(Generic[ResultT]):
         if isinstance(task, str):
             return task
         if self._graph is None or task not in self._graph.keys:
-            message = f"{task!r} is not a task of {self.id}"
-            raise UsageError(message)
+            raise UsageError(f"{task!r} is not a task of {self.id}")
         return self._graph.keys[task]
 
     async def status(self) -> JobStatus:
@@ -233,8 +232,7 @@ class AsyncJob(Generic[ResultT]):
             async with asyncio.timeout(limit):
                 return await self._connection().while_worker_runs(work())
         except TimeoutError:
-            message = f"{self.id} has not ended within {timeout}"
-            raise TimeoutError(message) from None
+            raise TimeoutError(f"{self.id} has not ended within {timeout}") from None
 
     @overload
     async def result(self, *, timeout: Timeout = ...) -> ResultT: ...

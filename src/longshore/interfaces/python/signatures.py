@@ -54,22 +54,20 @@ class FunctionSignature:
         try:
             return get_type_hints(function, include_extras=True)
         except (NameError, TypeError) as error:
-            message = (
+            raise UsageError(
                 f"the annotations of {self._name!r} cannot be read: {error}; the names must"
                 " exist at run time, not only for a type checker"
-            )
-            raise UsageError(message) from error
+            ) from error
 
     def _adapter(self, hint: Any, subject: str) -> TypeAdapter[Any]:
         try:
             return TypeAdapter(hint)
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
-            message = (
+            raise UsageError(
                 f"{subject} of {self._name!r} cannot be passed to a worker:"
                 f" {_type_name(hint)} cannot be"
                 " written as JSON; use plain values, dataclasses or pydantic models"
-            )
-            raise UsageError(message) from error
+            ) from error
 
     def dump_arguments(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -210,8 +208,7 @@ def _dump_around_calls(value: Any) -> Any:
 
 def _checked_key(name: Any) -> str:
     if not isinstance(name, str) or name == RESULT_REFERENCE:
-        message = f"{name!r} cannot be a key beside the result of another task"
-        raise ValueError(message)
+        raise ValueError(f"{name!r} cannot be a key beside the result of another task")
     return name
 
 
