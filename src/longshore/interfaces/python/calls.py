@@ -166,26 +166,17 @@ class CallGraph(NamedTuple):
         """The task function of each task, by key."""
         return {key: call.task for call, key in self.keys.items()}
 
-    def document(
-        self, defaults: Mapping[str, Any] | None = None, *, name: str | None = None
-    ) -> dict[str, Any]:
-        """The job document.
+    def document(self) -> dict[str, Any]:
+        """The job document, without options of the job."""
+        tasks = [self._task(call, key) for call, key in self.keys.items()]
+        return {"name": self.requested[-1].task.__name__[:MAX_STEM_LENGTH], "tasks": tasks}
 
-        Args:
-            defaults: Fields of each task that does not set its own.
-        """
-        fields = defaults or {}
-        tasks = [self._task(call, key, fields) for call, key in self.keys.items()]
-        return {"name": name or self.requested[-1].task.__name__[:MAX_STEM_LENGTH], "tasks": tasks}
-
-    def _task(self, call: Call[Any], key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _task(self, call: Call[Any], key: str) -> dict[str, Any]:
         task = {"taskId": key, "name": call.task.name, "input": {"kwargs": call.arguments}}
-        if not call.parents and not call.options:
-            return {**fields, **task}
         if call.parents:
             task["input"] = {"kwargs": self._encode_value(call.arguments)}
             task["dependsOn"] = [self.keys[parent] for parent in call.parents]
-        return _with_defaults(task | _document_fields(call.options), fields)
+        return task | _document_fields(call.options) if call.options else task
 
     def _encode_value(self, value: Any) -> Any:
         if isinstance(value, Call):
@@ -264,40 +255,41 @@ def prepare_job(work: Submittable, options: JobOptions) -> PreparedJob:
             valid.
     """
     _check_names(options, JobOptions, SubmitOptions)
-    name, fields = options.get("name"), _document_fields(options)
+    fields = _document_fields(options)
+    if isinstance(work, Mapping):
+        return PreparedJob(document=_apply_options(work, options.get("name"), fields))
     if is_single := isinstance(work, Call):
         work = [work]
-    if isinstance(work, Mapping):
-        own = {"name": name} if name else {}
-        return PreparedJob(document=_apply_defaults({**work, **own}, fields))
     if not isinstance(work, Sequence) or isinstance(work, str):
         message = f"expected a call such as `fetch.of(url)`, calls, or a document, not {work!r}"
         raise UsageError(message)
     graph = CallGraph.from_calls(work)
     return PreparedJob(
-        document=graph.document(fields, name=name),
+        document=_apply_options(graph.document(), options.get("name"), fields),
         graph=graph,
         is_single_call=is_single,
         definitions=_definitions_of(graph),
     )
 
 
-def _apply_defaults(document: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with the options of the job for each task that does not set them."""
+def _apply_options(
+    document: Mapping[str, Any], name: str | None, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The document with the name of the job, and its options for tasks that do not set them."""
+    applied = {**document, "name": name} if name else dict(document)
     tasks = document.get("tasks")
-    if not fields or not isinstance(tasks, list):
-        return document  # the service reports what is wrong with it
-    filled = [_with_defaults(task, fields) if isinstance(task, dict) else task for task in tasks]
-    return {**document, "tasks": filled}
+    if fields and isinstance(tasks, list):  # otherwise the service reports what is wrong with it
+        applied["tasks"] = [
+            _with_defaults(task, fields) if isinstance(task, dict) else task for task in tasks
+        ]
+    return applied
 
 
 def _with_defaults(task: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     # A job starts with its roots, and a task with its own time keeps it.
-    timed = bool(task.get("dependsOn") or _TIME_FIELDS & task.keys())
-    defaults = {
-        name: value for name, value in fields.items() if not (timed and name in _TIME_FIELDS)
-    }
-    return {**defaults, **task}
+    if task.get("dependsOn") or _TIME_FIELDS & task.keys():
+        fields = {name: value for name, value in fields.items() if name not in _TIME_FIELDS}
+    return {**fields, **task}
 
 
 def _definitions_of(graph: CallGraph) -> tuple[Definition, ...]:

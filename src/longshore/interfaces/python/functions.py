@@ -9,6 +9,7 @@ Nothing heavy is imported until a call is built or run, so that forked children 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
@@ -87,8 +88,13 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
     @functools.cached_property
     def name(self) -> str:
         """The name of its definition."""
-        name = self._definition.name
-        return _definition_name(*self._import_parts()) if name == _UNNAMED else name
+        if self._definition.name != _UNNAMED:
+            return self._definition.name
+        source = ImportPath(self.__module__, self.__qualname__)
+        # The function may only be called in a test; submitting it raises the error.
+        with contextlib.suppress(UsageError):
+            source = import_path_of(self, source.module, source.name)
+        return _definition_name(source.module, source.name)
 
     def definition(self, *, in_process: bool = False) -> Definition:
         """The definition that is stored when a job with this task is submitted.
@@ -110,14 +116,6 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         if not in_process:
             self._importable = definition
         return definition
-
-    def _import_parts(self) -> tuple[str, str]:
-        try:
-            source = import_path_of(self, self.__module__, self.__qualname__)
-        except UsageError:
-            # The function may only be called in a test; submitting it raises the error.
-            return self.__module__, self.__qualname__
-        return source.module, source.name
 
     @functools.cached_property
     def _signature(self) -> FunctionSignature:
