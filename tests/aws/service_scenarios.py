@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 from longshore.core.api_keys import ApiScope, KeyRecord
+from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.failures import ErrorCategory
@@ -97,7 +98,7 @@ async def a_message_that_cannot_be_processed(harness: AwsFaultHarness) -> None:
     await harness.run_until(wears_out)
     async with harness.services.running_worker():
         letters = harness.services.dead_letters
-        await harness.retry(lambda: letters.replay_matching(TENANT, by="ann"))
+        await harness.retry(lambda: letters.replay(TENANT, DeadLetterFilter(), by="ann"))
         await harness.until_job(job, JobState.COMPLETED)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.events.types import Usage
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
@@ -222,7 +223,7 @@ async def _dead_letters(harness: ErrorHarness) -> None:
         await harness.call_with_retry(
             lambda letter=letter: letters.discard(TENANT, letter, by="ann")
         )
-    await harness.call_with_retry(lambda: letters.replay_matching(TENANT, by="ann"))
+    await harness.call_with_retry(lambda: letters.replay(TENANT, DeadLetterFilter(), by="ann"))
 
 
 async def _prepare_leftovers(harness: ErrorHarness) -> None:

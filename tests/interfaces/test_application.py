@@ -358,7 +358,7 @@ CASES: dict[str, Case] = {
     "replay_dead_letters": lambda o: o.replay_dead_letters(
         [task_id("failed", "x"), task_id("done", "a")]
     ),
-    "replay_matching_dead_letters": lambda o: o.replay_matching_dead_letters(DEAD),
+    "replay_dead_letters: that match": lambda o: o.replay_dead_letters(DEAD),
     "discard_dead_letter": discarded,
     "discard_dead_letter: a task": lambda o: o.discard_dead_letter(task_id("failed", "x")),
     "list_definitions": lambda o: o.list_definitions(),

@@ -76,7 +76,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="a replay by filter takes everything",
-        at="services.dead_letters:DeadLetters.replay_matching",
+        at="services.dead_letters:DeadLetters.replay",
         do=Argument("iter_matching()", 1, None),
         caught_by=f"{_LETTERS}::test_a_replay_by_filter_takes_what_fits_and_leaves_messages",
     ),

@@ -11,6 +11,7 @@ from random import Random
 from typing import assert_never
 
 from longshore.core.budgets import Budget
+from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import message_body
@@ -173,7 +174,9 @@ class Clients:
                         process, job_id, self._simulation.random_for(command.seed)
                     )
                 case "replay":
-                    await process.services.dead_letters.replay_matching(TENANT, by=process.name)
+                    await process.services.dead_letters.replay(
+                        TENANT, DeadLetterFilter(), by=process.name
+                    )
                     self._simulation.record_action(process.name, ActionKind.REPLAY, "everything")
                 case "resume":
                     await self._resume(process, job_id)

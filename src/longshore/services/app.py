@@ -734,17 +734,14 @@ class Application:
         task = await self._task_document(letter.row) if letter.row else None
         return await read_post_mortem(self._backend, letter, task)
 
-    async def replay_dead_letters(self, task_ids: Sequence[str]) -> d.ReplayResultDocument:
-        """Run tasks that are dead letters again; those that are none any more are skipped."""
-        return await self.services.dead_letters.replay(self._tenant, task_ids, by=self._user)
-
-    async def replay_matching_dead_letters(
-        self, dead_filter: DeadLetterFilter
+    async def replay_dead_letters(
+        self, selected: Sequence[str] | DeadLetterFilter
     ) -> d.ReplayResultDocument:
-        """Run all tasks again whose dead letters match."""
-        return await self.services.dead_letters.replay_matching(
-            self._tenant, dead_filter, by=self._user
-        )
+        """Run dead tasks again: those with these ids, or all that match.
+
+        Tasks that are no longer dead letters are skipped.
+        """
+        return await self.services.dead_letters.replay(self._tenant, selected, by=self._user)
 
     @over_http(d.DeadLetterDocument, "DELETE", "dead-letters/{letter_id}")
     async def discard_dead_letter(self, letter_id: str) -> d.DeadLetterDocument:

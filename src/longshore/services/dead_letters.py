@@ -187,13 +187,22 @@ class DeadLetters:
         return letter
 
     async def replay(
-        self, tenant: str, task_ids: Sequence[str], *, by: str
+        self, tenant: str, selected: Sequence[str] | DeadLetterFilter, *, by: str
     ) -> d.ReplayResultDocument:
         """Resume failed tasks in another round; tasks that are no longer failed stay as they are.
+
+        Args:
+            selected: The ids of the tasks, or a filter for every failed task that matches; messages
+                stay where they are.
 
         Raises:
             NotFound: there is no such task; nothing was changed.
         """
+        if isinstance(selected, DeadLetterFilter):
+            letters = self.iter_matching(tenant, selected)
+            task_ids = [letter.id async for letter in letters if letter.replayable]
+        else:
+            task_ids = list(selected)
         rows = {row.id: row for row in await self.backend.ledger.get_tasks(task_ids)}
         by_job: dict[str, list[str]] = {}
         moved_on: dict[str, str] = {}
@@ -220,14 +229,6 @@ class DeadLetters:
                 for task_id, reason in moved_on.items()
             ],
         )
-
-    async def replay_matching(
-        self, tenant: str, filter_: DeadLetterFilter = NO_FILTER, *, by: str
-    ) -> d.ReplayResultDocument:
-        """Resume every failed task that matches; messages stay where they are."""
-        letters = [letter async for letter in self.iter_matching(tenant, filter_)]
-        task_ids = [letter.id for letter in letters if letter.replayable]
-        return await self.replay(tenant, task_ids, by=by)
 
     async def discard(self, tenant: str, letter: DeadLetter, *, by: str) -> DeadLetter:
         """Discard a message without a task; an event records the reason and its first characters.

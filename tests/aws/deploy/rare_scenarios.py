@@ -20,6 +20,7 @@ import pytest
 from longshore.adapters.aws import blobs
 from longshore.adapters.aws.client import AwsResponse, CallRefused
 from longshore.adapters.aws.names import Names
+from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.codec import overflow_of
 from longshore.core.tasks.commands import Complete, FailTask
@@ -235,7 +236,7 @@ def _run_sweeper(scenarios: RareScenarios) -> None:
 def _run_health_check(scenarios: RareScenarios) -> None:
     """A dead letter of an unreadable row raises an alert, which ends when the letter is gone."""
     installation = scenarios.installation
-    installation.run(lambda all_: all_.dead_letters.replay_matching(TENANT, by="test"))
+    installation.run(lambda all_: all_.dead_letters.replay(TENANT, DeadLetterFilter(), by="test"))
     job = scenarios.submit("checked", make_task("a"))
     row_key = {"bucket": {"S": job[-1]}, "id": {"S": f"{job}_a"}}
     installation.mappings.call(

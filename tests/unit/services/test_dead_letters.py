@@ -195,7 +195,7 @@ async def test_another_tenant_neither_sees_nor_replays_them(kind: str, tmp_path:
             await dead.get(OTHER, mine)
         with pytest.raises(NotFound):
             await dead.replay(OTHER, [mine], by="ann")
-        assert (await dead.replay_matching(OTHER, by="ann")).replayed == []
+        assert (await dead.replay(OTHER, DeadLetterFilter(), by="ann")).replayed == []
         assert (await harness.task("a", "one")).state is TaskState.FAILED
 
 
@@ -272,7 +272,10 @@ async def test_two_replays_of_everything_at_once_give_each_task_one_new_round(
         await fail_five_tasks(stages[0])
 
         replays = await asyncio.gather(
-            *(harness.dead_letters.replay_matching(TENANT, by="ann") for harness in stages)
+            *(
+                harness.dead_letters.replay(TENANT, DeadLetterFilter(), by="ann")
+                for harness in stages
+            )
         )
 
         replayed = [task for item in replays for task in rounds_of(item)]
@@ -294,7 +297,7 @@ async def test_a_replay_by_filter_takes_what_fits_and_leaves_messages(
         await exhaust_receives(harness, "mail")
         dead = harness.dead_letters
 
-        replayed = await dead.replay_matching(TENANT, DeadLetterFilter(queue="mail"), by="ann")
+        replayed = await dead.replay(TENANT, DeadLetterFilter(queue="mail"), by="ann")
 
         assert set(rounds_of(replayed)) == {task_id("a", "one"), task_id("c", "two")}
         assert (await dead.count(TENANT)).tasks == 3

@@ -349,20 +349,19 @@ class HttpClient(_Operations):
 
     # Dead letters -------------------------------------------------------------------------------
 
-    async def replay_dead_letters(self, task_ids: Sequence[str]) -> d.ReplayResultDocument:
+    async def replay_dead_letters(
+        self, selected: Sequence[str] | DeadLetterFilter
+    ) -> d.ReplayResultDocument:
+        if isinstance(selected, DeadLetterFilter):
+            body: Any = {"matching": _filter_fields(selected)}
+            return await self._post(d.ReplayResultDocument, "dead-letters/replay", body)
         result = d.ReplayResultDocument(replayed=[], skipped=[])
-        for start in range(0, len(task_ids), _MAX_PAGE_SIZE):
-            body = {"ids": list(task_ids[start : start + _MAX_PAGE_SIZE])}
+        for start in range(0, len(selected), _MAX_PAGE_SIZE):
+            body = {"ids": list(selected[start : start + _MAX_PAGE_SIZE])}
             part = await self._post(d.ReplayResultDocument, "dead-letters/replay", body)
             result.replayed += part.replayed
             result.skipped += part.skipped
         return result
-
-    async def replay_matching_dead_letters(
-        self, dead_filter: DeadLetterFilter
-    ) -> d.ReplayResultDocument:
-        body = {"matching": _filter_fields(dead_filter)}
-        return await self._post(d.ReplayResultDocument, "dead-letters/replay", body)
 
 
 def _job_file(file: Submission) -> Any:

@@ -119,12 +119,11 @@ async def replay_dead_letters(operations: Operator, document: Body) -> Response:
     `GET …/counts` counts those that match. Messages are not replayed.
     """
     request = parse_model(s.ReplayRequestDocument, document)
-    if request.ids is not None and request.matching is None:
-        return respond(await operations.replay_dead_letters(request.ids))
-    if request.matching is None or request.ids is not None:
+    if (request.ids is None) == (request.matching is None):
         raise ApiProblem(422, "invalid", "give either 'ids' or 'matching'")
-    matching = await _dead_letter_filter(**dict(request.matching))
-    return respond(await operations.replay_matching_dead_letters(matching))
+    matching = await _dead_letter_filter(**dict(request.matching or {}))
+    selected = matching if request.ids is None else request.ids
+    return respond(await operations.replay_dead_letters(selected))
 
 
 @operation_route(dead_letter_router, Application.discard_dead_letter, 404, 409)
