@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from longshore.core.events.event import Event
@@ -28,6 +29,7 @@ from longshore.services.worker.group import WorkerGroup
 from longshore.settings import Settings
 
 if TYPE_CHECKING:
+    from longshore.interfaces.python.functions import TaskFunction
     from longshore.wiring.services import Services
 
 ResultT = TypeVar("ResultT")
@@ -189,6 +191,11 @@ class AsyncJob(Generic[ResultT]):
             raise UsageError(f"{task!r} is not a task of {self.id}")
         return self._graph.keys[task]
 
+    @cached_property
+    def _functions(self) -> Mapping[str, TaskFunction[..., Any, Any]]:
+        """The function of each task, by key, if this client built the job."""
+        return self._graph.tasks if self._graph else {}
+
     async def status(self) -> JobStatus:
         """The job and each of its tasks as they are now."""
         job = await self._row()
@@ -280,7 +287,7 @@ class AsyncJob(Generic[ResultT]):
         row = await self._poll(look)
         if row.state is TaskState.COMPLETED:
             value = await self._connection().services.documents.load(row.result)
-            task = self._graph.tasks.get(key) if self._graph else None
+            task = self._functions.get(key)
             return value if task is None else task.load_result(value)
         if not row.state.terminal:
             # The task waits behind another one that failed: report that one.
