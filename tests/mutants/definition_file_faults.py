@@ -82,7 +82,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="what was half written at the start is never read again",
         at="interfaces.definition_files:FolderWatch.read",
-        do=Replace("_read_file()", "_parse_file($1, $2, signatures[$2])"),
+        do=Replace("_read_file()", "_read_file($1, $2, signatures[$2])"),
         caught_by=f"{_WATCH}::test_a_file_half_written_at_the_first_read_is_read_again",
     ),
     _fault(

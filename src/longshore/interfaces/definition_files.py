@@ -8,7 +8,6 @@ limited.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
@@ -103,8 +102,9 @@ class FolderWatch:
             content = self._files.get(file)
             changed = content is None or content.signature != signature
             if changed and self._previous.get(file) == signature:
-                with contextlib.suppress(FileChangedWhileRead):
-                    self._files[file] = _parse_file(self._folder / file, file, signature)
+                read = _read_file(self._folder / file, file, signature)
+                if read.signature is not None:
+                    self._files[file] = read
         if not problems:
             # Some editors remove a file for a moment when they save it.
             recent = signatures.keys() | self._previous.keys()
@@ -131,24 +131,16 @@ def _list_files(folder: Path, subfolder: str) -> tuple[dict[str, Signature], lis
     return own, [FileProblem(file=shown, message=problem)]
 
 
-def _read_file(path: Path, file: str) -> _FileContent:
-    try:
-        return _parse_file(path, file, None)
-    except FileChangedWhileRead as error:
-        return _FileContent(problems=(FileProblem(file=file, message=str(error)),))
-
-
-def _parse_file(path: Path, file: str, signature: Signature | None) -> _FileContent:
+def _read_file(path: Path, file: str, signature: Signature | None = None) -> _FileContent:
     """Returns the content of a file; ``file`` is its name in problems."""
     try:
         text = _read_text(path)
         is_json = path.suffix.lower() == ".json"
         value, lines = (parse_json(text), {}) if is_json else parse_yaml(text)
-    except FileChangedWhileRead:
-        raise
     except UnreadableDocument as error:
         problem = FileProblem(file=file, message=str(error), line=error.line)
-        return _FileContent(problems=(problem,), signature=signature)
+        complete = not isinstance(error, FileChangedWhileRead)
+        return _FileContent(problems=(problem,), signature=signature if complete else None)
     allow_single = path.name != LONGSHORE_YAML
     if value is None and not allow_single:
         return _FileContent(signature=signature)
