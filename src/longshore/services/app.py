@@ -886,11 +886,11 @@ class Application:
 
     @over_http(d.BudgetStatusDocument, "POST", "{entity_id}/budget")
     async def add_budget(
-        self, entity_id: str | None, amount: Budget, *, request_id: str | None = None
+        self, amount: Budget, entity_id: str | None = None, *, request_id: str | None = None
     ) -> d.BudgetStatusDocument:
-        """Add to a budget; tasks that are parked because it is used up continue.
+        """Add to a budget, the tenant's of today or that of a job or task.
 
-        The same request id adds once.
+        Tasks that are parked because it is used up continue. The same request id adds once.
 
         Raises:
             CommandRefused: the job or task has ended.

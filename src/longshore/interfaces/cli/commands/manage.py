@@ -149,7 +149,7 @@ async def budget_add(
         raise UsageError("nothing to add: use --usd, --tokens or --minutes")
     entity_id = await _resolve_budget(client, id_)
     status = await client.app.add_budget(
-        entity_id, more, request_id=request_id or secrets.token_hex(8)
+        more, entity_id, request_id=request_id or secrets.token_hex(8)
     )
     _print_budget(client, f"{entity_id or _TODAY}: {more} more", status)
     if client.options.json:

@@ -268,17 +268,12 @@ def read_daily_budget(operations: Reader) -> None:
     """Read what the tenant's agents may spend today (UTC), and what they have spent."""
 
 
-@budget_router.post(
-    "/budget", **answers(d.BudgetStatusDocument, 404, 409, body=s.AddBudgetRequestDocument)
-)
-async def add_daily_budget(
-    operations: Admin, amount: AddedAmount, request_id: RequestId = None
-) -> Response:
+@operation_route(budget_router, Application.add_budget, 404, 409, body=s.AddBudgetRequestDocument)
+def add_daily_budget(operations: Admin, amount: AddedAmount, request_id: RequestId = None) -> None:
     """Add to today's budget of the tenant; tasks that are parked because of it continue.
 
     Needs a key with the scope `admin`.
     """
-    return respond(await operations.add_budget(None, amount, request_id=request_id))
 
 
 @operation_route(budget_router, Application.get_budget, 404)
