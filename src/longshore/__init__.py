@@ -31,8 +31,7 @@ _EXPORTS = {
 
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
-        message = f"module 'longshore' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'longshore' has no attribute {name!r}")
     from importlib import import_module
 
     value = getattr(import_module(_EXPORTS[name]), name)

@@ -49,8 +49,7 @@ class Backend:
             UsageError: the backend has none.
         """
         if self.queue is None:
-            message = f"the backend {self.name!r} has no queue"
-            raise UsageError(message)
+            raise UsageError(f"the backend {self.name!r} has no queue")
         return self.queue
 
     def require_bus(self) -> EventBus:
@@ -60,6 +59,5 @@ class Backend:
             UsageError: the backend has none.
         """
         if self.bus is None:
-            message = f"the backend {self.name!r} has no bus"
-            raise UsageError(message)
+            raise UsageError(f"the backend {self.name!r} has no bus")
         return self.bus

@@ -263,8 +263,7 @@ def records_of(event: Any) -> Sequence[Record]:
     """
     records = event.get("Records") if isinstance(event, dict) else None
     if not isinstance(records, list):
-        message = "expected an event of an event source mapping, with a list of Records"
-        raise UsageError(message)
+        raise UsageError("expected an event of an event source mapping, with a list of Records")
     return records
 
 

@@ -102,8 +102,7 @@ async def health_check_single(services: LambdaServices, event: Any) -> Answer:
     """Check one task by its global id, without an event or an alert."""
     task_id = event.get("taskId") if isinstance(event, dict) else None
     if not isinstance(task_id, str) or not is_task_id(task_id):
-        message = 'expected {"taskId": "job-…_name"}, with "tenantId" for another tenant'
-        raise UsageError(message)
+        raise UsageError('expected {"taskId": "job-…_name"}, with "tenantId" for another tenant')
     tenant = event.get("tenantId") or services.settings.tenant
     operations = services.application(Caller(tenant=tenant, name="health-check-single"))
     return to_dict(await operations.task_health(task_id))
