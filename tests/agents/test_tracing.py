@@ -37,7 +37,7 @@ from tests.agents.tracing_samples import (
 def _step_tracer(step: str, send: Send, now: Callable[[], datetime]) -> AgentTracer:
     # A folder in which nothing can be written.
     tracer = AgentTracer("/dev/null", send, now, lambda line: send("log", text=line))
-    tracer.step = StepTrace(step, at=now())
+    tracer.step = StepTrace(step, started_at=now())
     return tracer
 
 
@@ -238,6 +238,47 @@ def test_retries_fallbacks_and_rate_limits_are_traced(
         "review: rate limit five_hour: rejected until 2030-01-01 00:00 UTC",
     ]
     assert reports.activities[0] == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            system_message(
+                "api_retry",
+                attempt=1,
+                max_retries=2,
+                retry_delay_ms=581,
+                error_status=529,
+                error="overloaded",
+            ),
+            ["the API failed (529, overloaded): retry 1 of 2 in 581 ms"],
+        ),
+        (
+            system_message("api_retry", attempt=2, max_retries=2, retry_delay_ms=1231),
+            ["the API failed: retry 2 of 2 in 1.2 s"],
+        ),
+        (
+            system_message("model_fallback", original_model="opus", fallback_model="sonnet"),
+            ["switched from opus to sonnet"],
+        ),
+        (
+            system_message("model_fallback", original_model="sonnet", trigger="overloaded"),
+            ["switched from sonnet to None: overloaded"],
+        ),
+        (
+            RateLimitEvent(RateLimitInfo(status="allowed_warning"), uuid="u", session_id="s"),
+            ["rate limit: allowed_warning"],
+        ),
+    ],
+)
+def test_retries_fallbacks_and_rate_limits_are_logged_as_far_as_they_are_known(
+    reports: RecordingReports, tracer: AgentTracer, message: object, expected: list[str]
+) -> None:
+    tracer.on_message(message)
+
+    assert reports.lines == [f"review: {line}" for line in expected]
+    assert [note["text"] for note in tracer.document()["notes"]] == expected
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace_text import (
@@ -90,6 +90,14 @@ _TODO_VERBS = {
     TodoState.IN_PROGRESS: "todo started",
     TodoState.DELETED: "todo deleted",
 }
+
+
+class ToolCall(NamedTuple):
+    """A tool call as the model requested it."""
+
+    id: str
+    name: str
+    input: Any = None
 
 
 class BoundedList(Generic[ItemT]):
@@ -164,6 +172,15 @@ class TracedSubagent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TracedNote:
+    """A retry, or a change of the model or the rate limit."""
+
+    at: datetime
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
     """How a step ended."""
 
@@ -173,12 +190,66 @@ class StepEnd:
     api_status: int | None = None
 
 
+_INTERRUPTED = StepEnd(how="interrupted")
+
+
+def _short(text: str | None) -> str | None:
+    """Returns an external text as one short line."""
+    return None if text is None else one_line(text)
+
+
+@dataclass(slots=True, kw_only=True)
+class TracedTodo:
+    """One item of the agent's todo list, which can return to an earlier state or be deleted.
+
+    The time in a state is the sum over all visits.
+    """
+
+    number: int
+    subject: str = ""
+    state: TodoState = TodoState.PENDING
+    created_at: datetime
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    _since: datetime = field(init=False)
+    _time_by_state: dict[TodoState, timedelta] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._since = self.created_at
+
+    def move(self, state: TodoState, at: datetime) -> bool:
+        """Change the state. Returns whether it was a different one."""
+        if state is self.state:
+            return False
+        self._time_by_state[self.state] = self.time_in(self.state, at)
+        self.state, self._since = state, at
+        if state is TodoState.IN_PROGRESS:
+            self.started_at = self.started_at or at
+        self.completed_at = at if state is TodoState.COMPLETED else None
+        return True
+
+    def time_in(self, state: TodoState, now: datetime) -> timedelta:
+        """Returns the total time in a state."""
+        before = self._time_by_state.get(state, timedelta())
+        return before + max(now - self._since, timedelta()) if state is self.state else before
+
+    def document(self, now: datetime) -> dict[str, Any]:
+        """Returns the item as it is stored."""
+        return {
+            **_document(self),
+            "pendingMs": to_milliseconds(self.time_in(TodoState.PENDING, now)),
+            "inProgressMs": to_milliseconds(self.time_in(TodoState.IN_PROGRESS, now)),
+        }
+
+
+def _stored_fields(entry: Any) -> dict[str, Any]:
+    """Returns the values of the fields that are stored, with names in camel case."""
+    names = (field_.name for field_ in fields(entry) if not field_.name.startswith("_"))
+    return {camel_case(name): getattr(entry, name) for name in names}
+
+
 def _document(entry: Any) -> dict[str, Any]:
-    """Returns the fields of an entry as they are stored, with names in camel case."""
-    return {
-        camel_case(field_.name): _json_value(getattr(entry, field_.name))
-        for field_ in fields(entry)
-    }
+    return {name: _json_value(value) for name, value in _stored_fields(entry).items()}
 
 
 def _json_value(value: Any) -> Any:
@@ -195,101 +266,17 @@ def _json_value(value: Any) -> Any:
             }
         case float():
             return round(value, _MONEY_DIGITS)  # without floating-point noise
+        case BoundedList():
+            return [_json_value(item) for item in value]
+        case dict():
+            return dict(value)  # it may change after this
         case _:
-            return value
+            return _document(value) if is_dataclass(value) else value
 
 
-def _short(text: str | None) -> str | None:
-    """Returns an external text as one short line."""
-    return None if text is None else one_line(text)
-
-
-@dataclass(slots=True)
-class Todo:
-    """One item in its current state."""
-
-    subject: str
-    state: TodoState
-    created_at: datetime
-    since: datetime
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
-    time_by_state: dict[TodoState, timedelta] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.state is TodoState.IN_PROGRESS:
-            self.started_at = self.started_at or self.since
-        self.completed_at = self.since if self.state is TodoState.COMPLETED else None
-
-    def move(self, state: TodoState, at: datetime) -> bool:
-        """Change the state. Returns whether it was a different one."""
-        if state is self.state:
-            return False
-        self.time_by_state[self.state] = self.time_in(self.state, at)
-        self.state, self.since = state, at
-        self.__post_init__()
-        return True
-
-    def time_in(self, state: TodoState, now: datetime) -> timedelta:
-        """Returns the total time in a state."""
-        before = self.time_by_state.get(state, timedelta())
-        return before + max(now - self.since, timedelta()) if state is self.state else before
-
-
-class Todos:
-    """The agent's todo list: the state of each item, and the time spent in each state.
-
-    An item can return to an earlier state or be deleted; the time in a state is the sum over all
-    visits.
-    """
-
-    def __init__(self) -> None:
-        self._items: dict[str, Todo] = {}
-        self.omitted = 0
-
-    def __iter__(self) -> Iterator[Todo]:
-        return iter(self._items.values())
-
-    def get(self, todo_id: str) -> Todo | None:
-        """Returns an item by its id; None if there is none."""
-        return self._items.get(todo_id)
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """The number of completed items, and of all that were not deleted."""
-        states = Counter(item.state for item in self)
-        return states[TodoState.COMPLETED], states.total() - states[TodoState.DELETED]
-
-    def update(self, at: datetime, todo_id: str, subject: str, state: TodoState | None) -> bool:
-        """Add or change an item. Returns whether it is new or its state changed."""
-        if item := self._items.get(todo_id):
-            item.subject = one_line(subject) or item.subject
-            return state is not None and item.move(state, at)
-        if len(self._items) >= MAX_TODOS:
-            self.omitted += 1
-            return False
-        self._items[todo_id] = Todo(one_line(subject), state or TodoState.PENDING, at, at)
-        return True
-
-    def document(self, now: datetime) -> list[dict[str, Any]]:
-        """Returns all items in the order of their creation."""
-        return [
-            {
-                "number": number,
-                "subject": item.subject,
-                "state": item.state.value,
-                "createdAt": format_time(item.created_at),
-                "startedAt": format_time(item.started_at),
-                "completedAt": format_time(item.completed_at),
-                "pendingMs": to_milliseconds(item.time_in(TodoState.PENDING, now)),
-                "inProgressMs": to_milliseconds(item.time_in(TodoState.IN_PROGRESS, now)),
-            }
-            for number, item in enumerate(self, 1)
-        ]
-
-
+@dataclass(slots=True, eq=False)
 class StepTrace:
-    """The trace of one step.
+    """The trace of one step; all fields but private ones are stored.
 
     Every method that records something returns its log line; None if it has none. A line starts
     with the step, and the kind of the subagent if there is one.
@@ -298,32 +285,32 @@ class StepTrace:
         resumed: Whether an earlier attempt started its session.
     """
 
-    def __init__(
-        self, step: str, *, at: datetime, session_id: str | None = None, resumed: bool = False
-    ) -> None:
-        self.step = one_line(step)
-        self.session_id = session_id
-        self.resumed = resumed
-        self.model: str | None = None
-        self.started_at = at
-        self.ended_at: datetime | None = None
-        self.counts: Counter[str] = Counter()  # ``turns`` without API errors
-        self.tokens = TokenCounts()
-        self.cost_usd: float | None = None  # None: no usage was measured
-        self.turns: BoundedList[TracedTurn] = BoundedList(MAX_TURNS)
-        self.tools: BoundedList[TracedTool] = BoundedList(MAX_TOOLS)
-        self.todos = Todos()
-        self.subagents: BoundedList[TracedSubagent] = BoundedList(MAX_NOTES)
-        self.notes: BoundedList[dict[str, Any]] = BoundedList(MAX_NOTES)
-        self._measured: BoundedList[tuple[TokenCounts, float]] = BoundedList(MAX_NOTES)
-        self._started_tools: set[str] = set()
-        self._started = False
-        self._end: StepEnd | None = None
+    step: str
+    _: KW_ONLY
+    session_id: str | None = None
+    resumed: bool = False
+    model: str | None = None
+    started_at: datetime
+    ended_at: datetime | None = None
+    end: StepEnd | None = None  # None while the step runs
+    # ``turns`` without API errors
+    counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
+    tokens: TokenCounts = field(default_factory=TokenCounts)
+    cost_usd: float | None = None  # None: no usage was measured
+    turns: BoundedList[TracedTurn] = field(default_factory=lambda: BoundedList(MAX_TURNS))
+    tools: BoundedList[TracedTool] = field(default_factory=lambda: BoundedList(MAX_TOOLS))
+    todos: BoundedList[TracedTodo] = field(default_factory=lambda: BoundedList(MAX_TODOS))
+    subagents: BoundedList[TracedSubagent] = field(default_factory=lambda: BoundedList(MAX_NOTES))
+    notes: BoundedList[TracedNote] = field(default_factory=lambda: BoundedList(MAX_NOTES))
+    _measured: BoundedList[tuple[TokenCounts, float]] = field(
+        default_factory=lambda: BoundedList(MAX_NOTES)
+    )
+    _started_tools: set[str] = field(default_factory=set)
+    _started: bool = False
+    _reported_end: StepEnd = _INTERRUPTED
 
-    @property
-    def end(self) -> StepEnd | None:
-        """How the step ended; None while it runs."""
-        return self._end if self.ended_at else None
+    def __post_init__(self) -> None:
+        self.step = one_line(self.step)
 
     @property
     def tools_running(self) -> bool:
@@ -349,9 +336,9 @@ class StepTrace:
         """A session started or was resumed; reported once for each query."""
         is_new, self._started = not self._started, True
         self.session_id = self.session_id or session_id
-        self.model = self.model or model
+        self.model = self.model or _short(model)
         verb = "resumed" if self.resumed else "started"
-        with_model = f" with {one_line(self.model)}" if self.model else ""
+        with_model = f" with {self.model}" if self.model else ""
         session = f", session {self.session_id[:_SESSION_CHARACTERS]}" if self.session_id else ""
         return self._line(f"{verb}{with_model}{session}") if is_new else None
 
@@ -403,73 +390,53 @@ class StepTrace:
     # Tools --------------------------------------------------------------------------------------
 
     def tool_requested(
-        self,
-        at: datetime,
-        tool_id: str,
-        name: str,
-        tool_input: Any = None,
-        *,
-        turn_id: str | None = None,
-        parent: str | None = None,
+        self, at: datetime, call: ToolCall, *, turn_id: str | None = None, parent: str | None = None
     ) -> str | None:
         """The model requested a tool call, which may wait for others."""
-        tool, line = self.tools.get(tool_id), None
-        number = self.turns.total
-        if turn := self.turns.get(turn_id):
+        tool, line = self._entry_of(call, at, parent)
+        turn = self.turns.get(turn_id)
+        if turn:
             # A subagent's tool call may be reported before the answer that requested it.
-            turn.at = min(turn.at, tool.started_at if tool else at)
-            number = turn.number
-        if tool is None:
-            tool = self._add_tool(at, tool_id, name, tool_input, parent=parent)
-            line = self._request_line(tool, tool_input)
-        tool.turn, tool.parent = number, tool.parent or parent
+            turn.at = min(turn.at, tool.started_at)
+        tool.turn = turn.number if turn else self.turns.total
+        tool.parent = tool.parent or parent
         return line
 
     def tool_started(
-        self,
-        at: datetime,
-        tool_id: str,
-        name: str,
-        tool_input: Any = None,
-        *,
-        agent_id: str | None = None,
+        self, at: datetime, call: ToolCall, *, agent_id: str | None = None
     ) -> str | None:
         """A tool call is about to run or to be denied."""
-        line = None
-        if (tool := self.tools.get(tool_id)) is None:
-            agent = self.subagents.get(agent_id)
-            parent = agent.tool if agent else None
-            tool = self._add_tool(at, tool_id, name, tool_input, parent=parent)
-            line = self._request_line(tool, tool_input)
-        if tool_id not in self._started_tools:
-            self._started_tools.add(tool_id)
+        agent = self.subagents.get(agent_id)
+        tool, line = self._entry_of(call, at, agent.tool if agent else None)
+        if tool.id not in self._started_tools:
+            self._started_tools.add(tool.id)
             tool.started_at = at
         return line
 
-    def _add_tool(
-        self, at: datetime, tool_id: str, name: str, tool_input: Any, *, parent: str | None = None
-    ) -> TracedTool:
+    def _entry_of(
+        self, call: ToolCall, at: datetime, parent: str | None = None
+    ) -> tuple[TracedTool, str | None]:
+        """Returns the entry of a tool call, and the log line of its request if it is new."""
+        if tool := self.tools.get(call.id):
+            return tool, None
         tool = TracedTool(
-            id=tool_id,
-            name=one_line(name),
-            input=input_excerpt(tool_input),
-            summary=input_summary(tool_input),
+            id=call.id,
+            name=one_line(call.name),
+            input=input_excerpt(call.input),
+            summary=input_summary(call.input),
             started_at=at,
             turn=self.turns.total,
             parent=parent,
         )
         self.counts["tools"] += 1
-        self.tools.add(tool, tool_id)
-        return tool
-
-    def _request_line(self, tool: TracedTool, tool_input: Any) -> str | None:
+        self.tools.add(tool, call.id)
         if tool.name in _UNLOGGED_TOOLS:
-            return None
+            return tool, None
         text = f"{tool.name}: {tool.summary}" if tool.summary else tool.name
         if tool.name == RESULT_TOOL:
             # A reviewer looks here first.
-            text = f"returned its result: {input_excerpt(tool_input, limit=_ANSWER_CHARACTERS)}"
-        return self._line(text, tool.parent)
+            text = f"returned its result: {input_excerpt(call.input, limit=_ANSWER_CHARACTERS)}"
+        return tool, self._line(text, parent)
 
     def tool_finished(
         self,
@@ -495,11 +462,9 @@ class StepTrace:
         self._end_tool(tool, outcome, at, duration_ms)
         return self._end_line(tool)
 
-    def tool_denied(
-        self, at: datetime, tool_id: str, name: str, tool_input: Any = None, reason: str = ""
-    ) -> str | None:
+    def tool_denied(self, at: datetime, call: ToolCall, reason: str = "") -> str | None:
         """A tool call was denied, which may be known already."""
-        tool = self.tools.get(tool_id) or self._add_tool(at, tool_id, name, tool_input)
+        tool, _ = self._entry_of(call, at)
         if tool.outcome is ToolOutcome.DENIED:
             return None
         # A denial that is reported late was recorded as a failure so far.
@@ -537,55 +502,19 @@ class StepTrace:
         why = f": {one_line(tool.output)}" if tool.output else ""
         return self._line(f"{name} {verb}{after}{why}", tool.parent)
 
-    # Notes --------------------------------------------------------------------------------------
-
-    def api_retried(
-        self,
-        at: datetime,
-        *,
-        attempt: int,
-        limit: int,
-        delay_ms: int,
-        status: int | None = None,
-        error: str | None = None,
+    def noted(
+        self, at: datetime, kind: str, text: str, *, new_model: str | None = None
     ) -> str | None:
-        """An API request failed and will be retried."""
-        self.counts["retries"] += 1
-        facts = ", ".join(str(fact) for fact in (status, error) if fact)
-        why = f" ({facts})" if facts else ""
-        retry = f"retry {attempt} of {limit} in {format_elapsed(delay_ms)}"
-        return self._note(at, "retry", f"the API failed{why}: {retry}")
-
-    def model_replaced(
-        self, at: datetime, model: str | None, to_model: str | None, reason: str | None = None
-    ) -> str | None:
-        """The agent switched to another model."""
-        self.model = to_model or self.model
-        why = f": {reason}" if reason else ""
-        return self._note(at, "fallback", f"switched from {model} to {to_model}{why}")
-
-    def rate_limited(
-        self,
-        at: datetime,
-        status: str,
-        window: str | None = None,
-        resets_at: datetime | None = None,
-    ) -> str | None:
-        """The rate limit status of the account changed.
+        """A request was retried, or the model or the rate limit changed.
 
         Args:
-            window: The limit's period.
+            kind: ``retry``, ``fallback`` or ``rateLimit``.
         """
-        if status == "allowed":
-            return None
-        period = f" {window}" if window else ""
-        until = f" until {resets_at:%Y-%m-%d %H:%M} UTC" if resets_at else ""
-        return self._note(at, "rateLimit", f"rate limit{period}: {status}{until}")
-
-    def _note(self, at: datetime, kind: str, text: str) -> str | None:
-        text = one_line(text)
-        self.notes.add({"at": format_time(at), "kind": kind, "text": text})
-        return self._line(text)
+        self.counts["retries"] += kind == "retry"
+        self.model = _short(new_model) or self.model
+        note = TracedNote(at=at, kind=kind, text=one_line(text))
+        self.notes.add(note)
+        return self._line(note.text)
 
     # Subagents and todos ------------------------------------------------------------------------
 
@@ -631,13 +560,19 @@ class StepTrace:
         self, at: datetime, todo_id: str, subject: str = "", state: TodoState | None = None
     ) -> str | None:
         """An item changed its state or subject."""
-        changed = self.todos.update(at, todo_id, subject, state)
         item = self.todos.get(todo_id)
-        if item is None or not changed:
+        is_new = item is None
+        if item is None:
+            item = TracedTodo(number=self.todos.total + 1, created_at=at)
+            self.todos.add(item, todo_id)
+        item.subject = one_line(subject) or item.subject
+        changed = item.move(state or item.state, at)
+        if not (changed or is_new):
             return None
         if item.state is not TodoState.COMPLETED:
             return self._line(f"{_TODO_VERBS[item.state]}: {item.subject}")
-        done, total = self.todos.progress
+        states = Counter(todo.state for todo in self.todos)
+        done, total = states[TodoState.COMPLETED], states.total() - states[TodoState.DELETED]
         elapsed = format_elapsed(to_milliseconds(item.time_in(TodoState.IN_PROGRESS, at)))
         return self._line(f"todo {done}/{total} done after {elapsed}: {item.subject}")
 
@@ -653,8 +588,12 @@ class StepTrace:
     ) -> None:
         """A query ended with a result message."""
         error = "" if completed else safe_excerpt(error, limit=TEXT_CHARACTERS)
-        how = "completed" if completed else "failed"
-        self._end = StepEnd(how=how, reason=_short(reason), error=error or None, api_status=status)
+        self._reported_end = StepEnd(
+            how="completed" if completed else "failed",
+            reason=_short(reason),
+            error=error or None,
+            api_status=status,
+        )
 
     def finish(self, at: datetime, outcome: str | None = None, error: str = "") -> str | None:
         """The step ended. Returns its summary, once: its outcome, counts, tokens and cost.
@@ -667,12 +606,11 @@ class StepTrace:
         for tool in self.tools:
             if tool.outcome is ToolOutcome.RUNNING:
                 self._end_tool(tool, ToolOutcome.INTERRUPTED, at)
-        reported = self._end or StepEnd(how="interrupted")
         self.ended_at = at
-        self._end = end = replace(
-            reported,
-            how=_short(outcome) or reported.how,
-            error=safe_excerpt(error, limit=TEXT_CHARACTERS) or reported.error,
+        self.end = end = replace(
+            self._reported_end,
+            how=_short(outcome) or self._reported_end.how,
+            error=safe_excerpt(error, limit=TEXT_CHARACTERS) or self._reported_end.error,
         )
         parts = [
             counts_text(self.counts),
@@ -689,30 +627,15 @@ class StepTrace:
     def document(self, now: datetime) -> dict[str, Any]:
         """Returns the document of the step at ``now``; it does not change after the step's end."""
         now = self.ended_at or now
-        lists: dict[str, BoundedList[Any] | Todos] = {
-            "turns": self.turns,
-            "tools": self.tools,
-            "todos": self.todos,
-            "subagents": self.subagents,
-            "notes": self.notes,
+        lists = {
+            name: value
+            for name, value in _stored_fields(self).items()
+            if isinstance(value, BoundedList)
         }
         return {
-            "step": self.step,
-            "sessionId": self.session_id,
-            "resumed": self.resumed,
-            "model": _short(self.model),
-            "startedAt": format_time(self.started_at),
-            "endedAt": format_time(self.ended_at),
+            **_document(self),
             "durationMs": to_milliseconds(now - self.started_at),
-            "end": _document(self.end) if self.end else None,
-            "counts": {name: self.counts[name] for name in COUNTS},
-            "tokens": _json_value(self.tokens),
-            "costUsd": _json_value(self.cost_usd),
-            "turns": list(map(_document, self.turns)),
-            "tools": list(map(_document, self.tools)),
-            "todos": self.todos.document(now),
-            "subagents": list(map(_document, self.subagents)),
-            "notes": list(self.notes),
+            "todos": [item.document(now) for item in self.todos],
             # The number of omitted entries of each list that is incomplete.
             "leftOut": {name: items.omitted for name, items in lists.items() if items.omitted},
         }

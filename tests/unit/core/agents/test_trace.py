@@ -8,6 +8,7 @@ import pytest
 from longshore.core.agents.prices import TokenCounts, parse_tokens
 from longshore.core.agents.trace import (
     MAX_NOTES,
+    MAX_TODOS,
     MAX_TOOLS,
     MAX_TURNS,
     StepTrace,
@@ -68,7 +69,7 @@ def test_a_started_step_has_a_complete_document() -> None:
 
 
 def test_only_the_first_beginning_is_news_and_its_session_stays() -> None:
-    trace = StepTrace("review", at=NOON, session_id="mine", resumed=True)
+    trace = StepTrace("review", started_at=NOON, session_id="mine", resumed=True)
 
     lines = [report("session_started", session_id=f"s{n}", model=f"m{n}")(trace) for n in (1, 2)]
 
@@ -202,18 +203,10 @@ def test_usage_of_wrong_types_is_ignored(usage: Any, tokens: TokenCounts) -> Non
 
 def test_api_events_are_stored_with_their_times() -> None:
     trace = a_step(
-        report(
-            "api_retried",
-            at=at(1),
-            attempt=1,
-            limit=2,
-            delay_ms=500,
-            status=529,
-            error="overloaded",
-        ),
-        report("model_replaced", at=at(2), model="opus", to_model="sonnet", reason="overloaded"),
-        report("model_replaced", at=at(3), model="sonnet", to_model=None),
-        report("rate_limited", at=at(4), status="rejected", window="five_hour", resets_at=at(60)),
+        report("noted", at=at(1), kind="retry", text="the API failed:\nagain"),
+        report("noted", at=at(2), kind="fallback", text="switched", new_model="sonnet"),
+        report("noted", at=at(3), kind="fallback", text="switched to None", new_model=None),
+        report("noted", at=at(4), kind="rateLimit", text=f"rate limit of {ANTHROPIC}"),
     )
 
     document = trace.document(at(9))
@@ -221,10 +214,10 @@ def test_api_events_are_stored_with_their_times() -> None:
     assert document["model"] == "sonnet"
     assert document["counts"]["retries"] == 1
     assert [(note["at"][17:19], note["kind"], note["text"]) for note in document["notes"]] == [
-        ("01", "retry", "the API failed (529, overloaded): retry 1 of 2 in 500 ms"),
-        ("02", "fallback", "switched from opus to sonnet: overloaded"),
-        ("03", "fallback", "switched from sonnet to None"),
-        ("04", "rateLimit", "rate limit five_hour: rejected until 2030-01-31 12:01 UTC"),
+        ("01", "retry", "the API failed: again"),
+        ("02", "fallback", "switched"),
+        ("03", "fallback", "switched to None"),
+        ("04", "rateLimit", "rate limit of [masked]"),
     ]
 
 
@@ -252,6 +245,7 @@ def test_all_events_of_a_subagent_make_one_entry() -> None:
     assert (second["kind"], second["endedAt"], second["durationMs"]) == ("", None, None)
 
 
+LISTS = ("turns", "tools", "todos", "subagents", "notes")
 DONE = report("query_finished", completed=True, reason="completed", error="the answer itself")
 BROKEN = report(
     "query_finished", completed=False, reason="api_error", status=500, error="API Error: 500"
@@ -303,26 +297,29 @@ def test_a_bounded_list_keeps_both_ends_and_counts_the_rest() -> None:
         text_event(f"turn {number}", turn=f"m{number}")(trace)
         tool_called(f"t{number}", turn_id=f"m{number}")(trace)
         tool_ended(f"t{number}")(trace)
-        report("api_retried", at=at(1), attempt=number, limit=1, delay_ms=0)(trace)
+        report("noted", at=at(1), kind="retry", text=f"retry {number}")(trace)
+        report("todo_seen", at=at(1), todo_id=f"{number}", subject=f"todo {number}")(trace)
         report("subagent_started", at=at(1), agent_id=f"a{number}")(trace)
 
     document = trace.document(at(9))
 
-    assert [len(document[name]) for name in ("turns", "tools", "notes", "subagents")] == [
+    assert [len(document[name]) for name in LISTS] == [
         MAX_TURNS,
         MAX_TOOLS,
+        MAX_TODOS,
         MAX_NOTES,
         MAX_NOTES,
     ]
     assert document["leftOut"] == {
         "turns": 500 - MAX_TURNS,
         "tools": 500 - MAX_TOOLS,
+        "todos": 500 - MAX_TODOS,
         "subagents": 500 - MAX_NOTES,
         "notes": 500 - MAX_NOTES,
     }
-    numbers = [turn["number"] for turn in document["turns"]]
-    half = MAX_TURNS // 2
-    assert numbers == [*range(1, half + 1), *range(501 - half, 501)]
+    for name, half in (("turns", MAX_TURNS // 2), ("todos", MAX_TODOS // 2)):
+        numbers = [entry["number"] for entry in document[name]]
+        assert numbers == [*range(1, half + 1), *range(501 - half, 501)]
     assert (document["counts"]["turns"], document["counts"]["ok"]) == (500, 500)
 
 

@@ -13,6 +13,7 @@ from tests.unit.core.agents.trace_samples import (
     report,
     text_event,
     tool_called,
+    tool_denied,
     tool_ended,
     tool_started,
     usage_event,
@@ -56,11 +57,11 @@ AGENT = report(
         (
             [
                 tool_called(),
-                report("tool_denied", at=at(4), tool_id="t1", name="Bash", reason="not that"),
+                tool_denied(4, reason="not that"),
             ],
             ["Bash: ls", "Bash was denied: not that"],
         ),
-        ([report("tool_denied", at=at(4), tool_id="t9", name="Write")], ["Write was denied"]),
+        ([tool_denied(4, "t9", "Write")], ["Write was denied"]),
         (
             [
                 tool_called("t1"),
@@ -94,51 +95,8 @@ AGENT = report(
         ),
         ([report("subagent_started", at=at(1), agent_id="a1")], ["subagent started"]),
         (
-            [
-                report(
-                    "api_retried",
-                    at=at(1),
-                    attempt=1,
-                    limit=2,
-                    delay_ms=581,
-                    status=529,
-                    error="overloaded",
-                ),
-                report("api_retried", at=at(1), attempt=2, limit=2, delay_ms=1231),
-            ],
-            [
-                "the API failed (529, overloaded): retry 1 of 2 in 581 ms",
-                "the API failed: retry 2 of 2 in 1.2 s",
-            ],
-        ),
-        (
-            [
-                report(
-                    "model_replaced", at=at(1), model="opus", to_model="sonnet", reason="overloaded"
-                ),
-                report("model_replaced", at=at(1), model="opus", to_model="sonnet"),
-            ],
-            [
-                "switched from opus to sonnet: overloaded",
-                "switched from opus to sonnet",
-            ],
-        ),
-        (
-            [
-                report("rate_limited", at=at(1), status="allowed"),
-                report(
-                    "rate_limited",
-                    at=at(1),
-                    status="rejected",
-                    window="five_hour",
-                    resets_at=at(60),
-                ),
-                report("rate_limited", at=at(1), status="allowed_warning"),
-            ],
-            [
-                "rate limit five_hour: rejected until 2030-01-31 12:01 UTC",
-                "rate limit: allowed_warning",
-            ],
+            [report("noted", at=at(1), kind="retry", text="the API failed:\n\x1b[31mretry")],
+            ["the API failed: [31mretry"],
         ),
         ([report("query_finished", completed=True), usage_event()], []),
     ],
@@ -150,7 +108,7 @@ def test_each_event_is_a_line_that_starts_with_the_step(
 
 
 def test_a_session_that_is_gone_on_with_says_so() -> None:
-    trace = StepTrace("review", at=NOON, session_id="49412a8d-274b", resumed=True)
+    trace = StepTrace("review", started_at=NOON, session_id="49412a8d-274b", resumed=True)
 
     assert format_lines(trace, report("session_started", model="opus")) == [
         "review: resumed with opus, session 49412a8d"
@@ -264,7 +222,7 @@ def test_little_money_has_more_digits(amount: float, text: str) -> None:
                 tool_started("t1"),
                 tool_ended("t1", FAILED),
                 tool_started("t2"),
-                report("tool_denied", at=at(1), tool_id="t2", name="Bash"),
+                tool_denied(1, "t2"),
                 tool_started("t3"),
                 report("finish", at=at(61), outcome="timeout", error="timed out after 60 s"),
             ],

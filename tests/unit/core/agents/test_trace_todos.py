@@ -11,7 +11,7 @@ DONE = TodoState.COMPLETED
 
 @pytest.fixture
 def trace() -> StepTrace:
-    return StepTrace("review", at=NOON)
+    return StepTrace("review", started_at=NOON)
 
 
 def todo(id_: str = "1", subject: str = "Look", seconds: float = 0, **more_: TodoState) -> Report:
@@ -32,7 +32,7 @@ def test_the_time_in_each_state_of_a_todo_is_measured(trace: StepTrace) -> None:
     ]
 
     assert [line is not None for line in lines] == [True, False, True, False, True]
-    assert trace.todos.document(at(100)) == [
+    assert trace.document(at(100))["todos"] == [
         {
             "number": 1,
             "subject": "Look",
@@ -50,7 +50,7 @@ def test_an_item_that_is_under_way_grows_with_the_clock(trace: StepTrace) -> Non
     todo()(trace)
     moved(BEGUN, 2)(trace)
 
-    spent = [trace.todos.document(at(seconds))[0]["inProgressMs"] for seconds in (2, 5, 1)]
+    spent = [trace.document(at(seconds))["todos"][0]["inProgressMs"] for seconds in (2, 5, 1)]
 
     # A clock that is set back takes nothing away.
     assert spent == [0, 3000, 0]
@@ -61,7 +61,7 @@ def test_an_item_that_is_taken_up_again_is_not_completed(trace: StepTrace) -> No
     for state, seconds in ((BEGUN, 1), (DONE, 2), (BEGUN, 10), (DONE, 13)):
         moved(state, seconds)(trace)
 
-    (item,) = trace.todos.document(at(20))
+    (item,) = trace.document(at(20))["todos"]
 
     assert (item["inProgressMs"], item["completedAt"]) == (4000, "2030-01-31T12:00:13.000Z")
     assert item["startedAt"] == "2030-01-31T12:00:01.000Z"
@@ -72,7 +72,7 @@ def test_a_list_that_was_read_late_takes_no_item_back(trace: StepTrace) -> None:
 
     lines = todo(seconds=2, state=BEGUN)(trace)
 
-    (item,) = trace.todos.document(at(3))
+    (item,) = trace.document(at(3))["todos"]
     assert (lines, item["state"], item["subject"]) == (None, "completed", "Look")
 
 
@@ -85,25 +85,26 @@ def test_an_item_of_an_earlier_attempt_is_known_from_its_first_move(trace: StepT
     ]
 
     assert [line is not None for line in lines] == [True, False, True]
-    assert [(entry["subject"], entry["state"]) for entry in trace.todos.document(at(4))] == [
+    assert [(entry["subject"], entry["state"]) for entry in trace.document(at(4))["todos"]] == [
         ("Write", "pending"),
         ("Send", "in_progress"),
     ]
 
 
 def test_more_items_than_are_kept_are_counted(trace: StepTrace) -> None:
-
     lines = [todo(str(number))(trace) for number in range(MAX_TODOS + 2)]
+    after = moved(BEGUN, 1, str(MAX_TODOS + 1))(trace)
 
-    assert (MAX_TODOS + 2 - lines.count(None), trace.todos.omitted) == (MAX_TODOS, 2)
-    assert trace.todos.get(str(MAX_TODOS)) is None
+    document = trace.document(at(2))
+    assert (lines.count(None), len(document["todos"])) == (0, MAX_TODOS)
+    assert (document["leftOut"], after is None) == ({"todos": 2}, False)
 
 
 @pytest.mark.parametrize("text", ["the\n password=hunter2abc", "x" * 1000])
 def test_the_subject_of_a_todo_is_one_short_line(trace: StepTrace, text: str) -> None:
     todo(subject=text)(trace)
 
-    subject = trace.todos.document(at(1))[0]["subject"]
+    subject = trace.document(at(1))["todos"][0]["subject"]
 
     assert len(subject) <= 200
     assert "\n" not in subject

@@ -12,6 +12,7 @@ from tests.unit.core.agents.trace_samples import (
     report,
     text_event,
     tool_called,
+    tool_denied,
     tool_ended,
     tool_started,
 )
@@ -78,7 +79,7 @@ def test_a_hook_may_arrive_before_the_answer() -> None:
         (
             (
                 tool_started(),
-                report("tool_denied", at=at(4), tool_id="t1", name="Bash", reason="no"),
+                tool_denied(4, reason="no"),
             ),
             "denied",
             None,
@@ -87,7 +88,7 @@ def test_a_hook_may_arrive_before_the_answer() -> None:
             (
                 tool_started(),
                 tool_ended(outcome=FAILED),
-                report("tool_denied", at=at(6), tool_id="t1", name="Bash"),
+                tool_denied(6),
             ),
             "denied",
             None,
@@ -95,9 +96,9 @@ def test_a_hook_may_arrive_before_the_answer() -> None:
         (
             (
                 tool_started(),
-                report("tool_denied", at=at(4), tool_id="t1", name="Bash", reason="no"),
+                tool_denied(4, reason="no"),
                 tool_ended(outcome=FAILED, output="for the model: no"),
-                report("tool_denied", at=at(6), tool_id="t1", name="Bash"),
+                tool_denied(6),
             ),
             "denied",
             None,
@@ -119,7 +120,7 @@ def test_outcomes_are_counted_once_each() -> None:
         tool_ended("t0", FAILED),
         tool_ended("t1", FAILED),
         tool_ended("t2", FAILED),
-        report("tool_denied", at=at(6), tool_id="t2", name="Bash"),
+        tool_denied(6, "t2"),
         report("finish", at=at(7)),
     )
 
@@ -133,15 +134,8 @@ def test_outcomes_are_counted_once_each() -> None:
 def test_a_denial_is_traced_with_its_reason_also_for_an_unknown_tool_call() -> None:
     trace = a_step(
         tool_started(),
-        report(
-            "tool_denied",
-            at=at(4),
-            tool_id="t1",
-            name="Bash",
-            tool_input={"command": "rm"},
-            reason="not that",
-        ),
-        report("tool_denied", at=at(5), tool_id="t9", name="Write"),
+        tool_denied(4, tool_input={"command": "rm"}, reason="not that"),
+        tool_denied(5, "t9", "Write"),
     )
 
     document = trace.document(at(9))

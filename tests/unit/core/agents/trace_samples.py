@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from longshore.core.agents.prices import TokenCounts
-from longshore.core.agents.trace import StepTrace, ToolOutcome
+from longshore.core.agents.trace import StepTrace, ToolCall, ToolOutcome
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ def report(method: str, **fields: Any) -> Report:
 
 def a_step(*reports: Report, **how: Any) -> StepTrace:
     """Returns a trace with these reports."""
-    trace = StepTrace("review", at=NOON, **how)
+    trace = StepTrace("review", started_at=NOON, **how)
     for record in reports:
         record(trace)
     return trace
@@ -51,7 +51,7 @@ def tool_called(
     tool: str = "t1", name: str = "Bash", tool_input: Any = None, **more_: Any
 ) -> Report:
     tool_input = {"command": "ls"} if tool_input is None else tool_input
-    fields = {"at": at(2), "tool_id": tool, "name": name, "tool_input": tool_input, **more_}
+    fields = {"at": at(2), "call": ToolCall(tool, name, tool_input), **more_}
     return report("tool_requested", **fields)
 
 
@@ -59,8 +59,15 @@ def tool_started(
     tool: str = "t1", name: str = "Bash", tool_input: Any = None, **more_: Any
 ) -> Report:
     tool_input = {"command": "ls"} if tool_input is None else tool_input
-    fields = {"at": at(3), "tool_id": tool, "name": name, "tool_input": tool_input, **more_}
+    fields = {"at": at(3), "call": ToolCall(tool, name, tool_input), **more_}
     return report("tool_started", **fields)
+
+
+def tool_denied(
+    seconds: float, tool: str = "t1", name: str = "Bash", tool_input: Any = None, reason: str = ""
+) -> Report:
+    call = ToolCall(tool, name, tool_input)
+    return report("tool_denied", at=at(seconds), call=call, reason=reason)
 
 
 def tool_ended(

@@ -24,7 +24,8 @@ from claude_agent_sdk import (
 from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
 
 from longshore.core.agents.prices import as_mapping
-from longshore.core.agents.trace import StepTrace, TodoState, ToolOutcome
+from longshore.core.agents.trace import StepTrace, TodoState, ToolCall, ToolOutcome
+from longshore.core.agents.trace_text import format_elapsed
 
 HOOKS = (
     "PreToolUse",
@@ -62,9 +63,13 @@ def record_message(trace: StepTrace, message: object, at: datetime) -> Lines:
                     yield trace.tool_finished(at, block.tool_use_id, outcome, output)
         case SystemMessage(subtype=subtype, data=data):
             yield from _record_system(trace, subtype, data, at)
-        case RateLimitEvent(rate_limit_info=limit):
-            resets_at = datetime.fromtimestamp(limit.resets_at, UTC) if limit.resets_at else None
-            yield trace.rate_limited(at, str(limit.status), limit.rate_limit_type, resets_at)
+        case RateLimitEvent(rate_limit_info=limit) if limit.status != "allowed":
+            period = f" {limit.rate_limit_type}" if limit.rate_limit_type else ""
+            until = ""
+            if limit.resets_at:
+                resets_at = datetime.fromtimestamp(limit.resets_at, UTC)
+                until = f" until {resets_at:%Y-%m-%d %H:%M} UTC"
+            yield trace.noted(at, "rateLimit", f"rate limit{period}: {limit.status}{until}")
         case ResultMessage():
             yield from _record_result(trace, message, at)
 
@@ -86,9 +91,8 @@ def _record_answer(trace: StepTrace, message: AssistantMessage, at: datetime) ->
                 ToolUseBlock(id=id_, name=name, input=tool_input)
                 | ServerToolUseBlock(id=id_, name=name, input=tool_input)
             ):
-                yield trace.tool_requested(
-                    at, id_, name, tool_input, turn_id=turn_id, parent=parent
-                )
+                call = ToolCall(id_, name, tool_input)
+                yield trace.tool_requested(at, call, turn_id=turn_id, parent=parent)
             case ServerToolResultBlock(tool_use_id=id_):
                 yield trace.tool_finished(at, id_, ToolOutcome.OK)
 
@@ -98,20 +102,23 @@ def _record_system(trace: StepTrace, subtype: str, data: Mapping[str, Any], at: 
         case "init":
             yield trace.session_started(data.get("session_id"), data.get("model"))
         case "api_retry":
-            yield trace.api_retried(
-                at,
-                attempt=_integer(data.get("attempt")) or 0,
-                limit=_integer(data.get("max_retries")) or 0,
-                delay_ms=_integer(data.get("retry_delay_ms")) or 0,
-                status=_integer(data.get("error_status")),
-                error=_text(data.get("error")),
+            facts = (data.get(name) for name in ("error_status", "error"))
+            why = ", ".join(str(fact) for fact in facts if fact)
+            attempt, limit, delay_ms = (
+                _integer(data.get(name)) or 0
+                for name in ("attempt", "max_retries", "retry_delay_ms")
             )
+            retry = f"retry {attempt} of {limit} in {format_elapsed(delay_ms)}"
+            cause = f" ({why})" if why else ""
+            yield trace.noted(at, "retry", f"the API failed{cause}: {retry}")
         case "model_fallback":
-            names = ("original_model", "fallback_model", "trigger")
-            yield trace.model_replaced(at, *(_text(data.get(name)) for name in names))
+            new_model = _text(data.get("fallback_model"))
+            why = f": {data['trigger']}" if data.get("trigger") else ""
+            switch = f"switched from {data.get('original_model')} to {new_model}{why}"
+            yield trace.noted(at, "fallback", switch, new_model=new_model)
         case "permission_denied":
             reason = str(data.get("message") or "").partition(_MODEL_INSTRUCTION)[0]
-            yield trace.tool_denied(at, *_tool(data), reason=reason)
+            yield trace.tool_denied(at, _tool(data), reason)
         case "task_started" if data.get("task_type") == "local_agent":
             yield trace.subagent_started(
                 at,
@@ -128,7 +135,7 @@ def _record_system(trace: StepTrace, subtype: str, data: Mapping[str, Any], at: 
 
 def _record_result(trace: StepTrace, message: ResultMessage, at: datetime) -> Lines:
     for denial in map(as_mapping, message.permission_denials or ()):
-        yield trace.tool_denied(at, *_tool(denial))
+        yield trace.tool_denied(at, _tool(denial))
     reason = message.terminal_reason or message.subtype
     trace.query_finished(
         # A query that a hook stopped, or that deferred a tool, reports success too.
@@ -144,7 +151,7 @@ def record_hook(trace: StepTrace, payload: Mapping[str, Any], at: datetime) -> L
     match payload.get("hook_event_name"):
         case "PreToolUse":
             agent_id = _text(payload.get("agent_id"))
-            yield trace.tool_started(at, *_tool(payload), agent_id=agent_id)
+            yield trace.tool_started(at, _tool(payload), agent_id=agent_id)
         case "PostToolUse":
             tool_input, response = payload.get("tool_input"), payload.get("tool_response")
             cut_off = as_mapping(response).get("interrupted") is True
@@ -170,10 +177,9 @@ def record_hook(trace: StepTrace, payload: Mapping[str, Any], at: datetime) -> L
             yield trace.subagent_finished(at, str(payload.get("agent_id")))
 
 
-def _tool(document: Mapping[str, Any]) -> tuple[str, str, Any]:
-    """Returns the id, the name and the input of a tool call."""
+def _tool(document: Mapping[str, Any]) -> ToolCall:
     id_, name = str(document.get("tool_use_id")), str(document.get("tool_name"))
-    return id_, name, document.get("tool_input")
+    return ToolCall(id_, name, document.get("tool_input"))
 
 
 def _tool_ended(

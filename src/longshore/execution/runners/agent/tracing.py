@@ -59,7 +59,7 @@ class AgentTracer:
     _faults: int = 0
 
     def __post_init__(self) -> None:
-        self.step = StepTrace("", at=self.now())
+        self.step = StepTrace("", started_at=self.now())
 
     @contextlib.contextmanager
     def trace_step(
@@ -71,7 +71,7 @@ class AgentTracer:
             session_id: The id of the step's conversation, if it is known before the start.
             resumed: Whether an earlier attempt started that conversation.
         """
-        self.step = StepTrace(step, at=self.now(), session_id=session_id, resumed=resumed)
+        self.step = StepTrace(step, started_at=self.now(), session_id=session_id, resumed=resumed)
         self._activity, self._faults = "", 0
         try:
             yield
