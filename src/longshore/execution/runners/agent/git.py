@@ -31,8 +31,7 @@ OUTPUT_LIMIT_BYTES: Final = 64 * 1024 * 1024
 _STDERR_EXCERPT_BYTES = 16 * 1024
 _POLL_S = 0.5
 _EXCERPT_CHARACTERS = 200
-# For commands that reach no server.
-NO_TRANSPORT: Final = "none"
+_NO_TRANSPORT = "none"
 
 # The variables of the child's environment that git may need to reach a server.
 _INHERITED_VARIABLES = (
@@ -105,29 +104,23 @@ class GitOutputTooLarge(GitFailed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GitAccess:
-    """How git may reach one server."""
-
-    transport: str = NO_TRANSPORT
-    config_file: Path | None = None  # in place of a user's
-    # File descriptors that git and its children keep open, also after this process has ended.
-    inherited_fds: Sequence[int] = ()
-
-
-NO_ACCESS: Final = GitAccess()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Git:
     """Runs git commands until a deadline.
 
     Args:
         deadline: On the clock of ``time.monotonic``.
         environment: The child's environment; only what git needs to reach a server is used.
+        transport: The only transport by which it may reach a server.
+        config_file: In place of a user's.
+        inherited_fds: File descriptors that git and its children keep open, also after this
+            process has ended.
     """
 
     deadline: float
     environment: Mapping[str, str] = field(default_factory=dict)
+    transport: str = _NO_TRANSPORT
+    config_file: Path | None = None
+    inherited_fds: Sequence[int] = ()
 
     def run(
         self,
@@ -136,7 +129,6 @@ class Git:
         repository: Path,
         tree: Path | None = None,
         index: Path | None = None,
-        access: GitAccess = NO_ACCESS,
         stdin: bytes = b"",
         stdout: IO[bytes] | None = None,
         limit: int = OUTPUT_LIMIT_BYTES,
@@ -170,10 +162,8 @@ class Git:
                 stdout=output,
                 stderr=stderr,
                 cwd=tree or repository,
-                env=self._environment(
-                    access, GIT_DIR=repository, GIT_WORK_TREE=tree, GIT_INDEX_FILE=index
-                ),
-                pass_fds=tuple(access.inherited_fds),
+                env=self._environment(GIT_DIR=repository, GIT_WORK_TREE=tree, GIT_INDEX_FILE=index),
+                pass_fds=self.inherited_fds,
                 # Its own group, so that git can be killed with everything that it has started.
                 process_group=0,
             )
@@ -199,17 +189,16 @@ class Git:
             raise GitFailed(message, ErrorCategory.NOT_FOUND)
         return program
 
-    def _environment(self, access: GitAccess, **paths: Path | None) -> dict[str, str]:
+    def _environment(self, **paths: Path | None) -> dict[str, str]:
         passed = {
             name: self.environment[name]
             for name in _INHERITED_VARIABLES
             if name in self.environment
         }
-        if access.config_file is not None:
-            paths["GIT_CONFIG_GLOBAL"] = access.config_file
+        paths["GIT_CONFIG_GLOBAL"] = self.config_file
         # Git does not check the owner of a folder that is named explicitly.
         named = {name: str(path) for name, path in paths.items() if path is not None}
-        allowed = {"GIT_ALLOW_PROTOCOL": access.transport}
+        allowed = {"GIT_ALLOW_PROTOCOL": self.transport}
         return {"PATH": os.defpath, **passed, **_FIXED_VARIABLES, **allowed, **named}
 
     def _wait(
@@ -223,6 +212,13 @@ class Git:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(min(left, _POLL_S))
                 return
+
+
+def replace_file(file: Path, text: str) -> None:
+    """Write a file of a repository anew; a link of that name is replaced, not followed."""
+    file.unlink(missing_ok=True)
+    with open(file, "x") as stream:
+        stream.write(text)
 
 
 def _size(file: IO[bytes]) -> int:

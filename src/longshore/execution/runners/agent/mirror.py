@@ -21,13 +21,7 @@ from typing import NamedTuple
 
 from longshore.core.agents.repositories import DEFAULT_REF, cache_name, is_commit
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.execution.runners.agent.git import (
-    NO_TRANSPORT,
-    Git,
-    GitAccess,
-    GitFailed,
-    UnknownRef,
-)
+from longshore.execution.runners.agent.git import Git, GitFailed, UnknownRef, replace_file
 
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
@@ -99,38 +93,45 @@ class Mirror:
             GitFailed: the repository cannot be fetched.
             TimeoutError: the deadline has passed.
         """
-        with self._exclusive() as access:
-            self._remove_leftovers()
-            request = _ref_request(ref)
-            if not self._directory.is_dir():
-                self._clone(request, access)
-            elif not (is_commit(ref) and self._resolve(request)):
-                self.on_progress(f"fetching {self.url}")
-                self._fetch(self._directory, request, access)
-            commit = self._resolve(request) or self._fetch_unreferenced(ref, access)
-            refs = self._refs()
-            objects = own / "objects"
-            shutil.copytree(self._directory / "objects", objects, copy_function=_link_or_copy)
-            self._repack(access)
-        return FetchedCommit(commit=commit, refs=refs)
+        with self._locked() as locked:
+            return locked._fetch_commit(ref, own)
 
     def delete(self) -> None:
         """Delete the mirror; the next attempt creates a new one."""
-        with self._exclusive():
+        with self._locked():
             shutil.rmtree(self._directory, ignore_errors=True)
 
+    def _fetch_commit(self, ref: str, own: Path) -> FetchedCommit:
+        self._remove_leftovers()
+        request = _ref_request(ref)
+        if not self._directory.is_dir():
+            self._clone(request)
+        elif not (is_commit(ref) and self._resolve(request)):
+            self.on_progress(f"fetching {self.url}")
+            self._fetch(self._directory, request)
+        commit = self._resolve(request) or self._fetch_unreferenced(ref)
+        refs = self._refs()
+        objects = own / "objects"
+        shutil.copytree(self._directory / "objects", objects, copy_function=_link_or_copy)
+        self._repack()
+        return FetchedCommit(commit=commit, refs=refs)
+
     @contextmanager
-    def _exclusive(self) -> Iterator[GitAccess]:
-        """Hold the lock; yields the access with which git holds it too."""
+    def _locked(self) -> Iterator[Mirror]:
+        """Hold the lock; yields the mirror with a git that holds it too, and may fetch."""
         lock_fd = self._acquire_lock()
         try:
             settings = None
             if self.transport == "file":
                 settings = self._directory.with_suffix(".config")
-                _write_atomically(settings, _LOCAL_CONFIG)
-            yield GitAccess(
-                transport=self.transport, inherited_fds=(lock_fd,), config_file=settings
+                replace_file(settings, _LOCAL_CONFIG)
+            git = replace(
+                self.git,
+                transport=self.transport,
+                config_file=settings,
+                inherited_fds=(lock_fd,),
             )
+            yield replace(self, git=git)
         finally:
             os.close(lock_fd)
 
@@ -167,76 +168,71 @@ class Mirror:
                     with suppress(OSError):
                         os.unlink(os.path.join(folder, name))
         if self._directory.is_dir():
-            _write_atomically(self._directory / "config", _CONFIG)
+            replace_file(self._directory / "config", _CONFIG)
 
-    def _clone(self, request: _RefRequest, access: GitAccess) -> None:
+    def _run(
+        self, operation: str, *arguments: str, directory: Path | None = None, stdin: bytes = b""
+    ) -> bytes:
+        return self.git.run(
+            *arguments,
+            operation=f"{operation} {self.url}",
+            repository=directory or self._directory,
+            stdin=stdin,
+        )
+
+    def _clone(self, request: _RefRequest) -> None:
         self.on_progress(f"cloning {self.url}")
         self._draft.mkdir(mode=_FOLDER_MODE)
-        operation = f"cloning {self.url}"
         try:
             init = ("init", "--quiet", "--bare", "--template=", "--object-format=sha1")
-            self.git.run(*init, operation=operation, repository=self._draft)
-            self._fetch(self._draft, request, access)
-            self.git.run("pack-refs", "--all", operation=operation, repository=self._draft)
-        except BaseException:
+            self._run("cloning", *init, directory=self._draft)
+            self._fetch(self._draft, request)
+            self._run("cloning", "pack-refs", "--all", directory=self._draft)
+            os.rename(self._draft, self._directory)
+        finally:
             shutil.rmtree(self._draft, ignore_errors=True)
-            raise
-        os.rename(self._draft, self._directory)
 
-    def _fetch(self, directory: Path, request: _RefRequest, access: GitAccess) -> None:
-        self.git.run(
+    def _fetch(self, directory: Path, request: _RefRequest) -> None:
+        self._run(
+            "fetching",
             *("fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head"),
             *("--no-recurse-submodules", "--no-auto-maintenance", "--", self.url),
             *_REFSPECS,
             *request.extra_refspecs,
-            operation=f"fetching {self.url}",
-            repository=directory,
-            access=access,
+            directory=directory,
         )
 
     def _resolve(self, request: _RefRequest) -> str | None:
         """Returns the commit of the first candidate that exists; None if none does."""
         names = "".join(f"{name}^{{commit}}\n" for name in request.candidates)
-        output = self.git.run(
-            *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
-            operation=f"looking into {self.url}",
-            repository=self._directory,
-            stdin=names.encode(),
-        )
+        listing = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
+        output = self._run("looking into", *listing, stdin=names.encode())
         rows = (line.split() for line in output.decode(errors="replace").splitlines())
         return next((row[0] for row in rows if row[1:] == ["commit"]), None)
 
-    def _fetch_unreferenced(self, ref: str, access: GitAccess) -> str:
+    def _fetch_unreferenced(self, ref: str) -> str:
         """Fetch a commit that no branch or tag contains, if the server allows it; returns it."""
         if is_commit(ref):
             request = _RefRequest((ref,), (f"+{ref}:{_PRIVATE_REFS}/{ref}",))
             with suppress(UnknownRef):
-                self._fetch(self._directory, request, access)
+                self._fetch(self._directory, request)
             if self._resolve(request):
                 return ref
         message = f"{self.url} at {ref!r}: {UnknownRef.remedy}"
         raise UnknownRef(message, ErrorCategory.VALIDATION)
 
     def _refs(self) -> tuple[tuple[str, str], ...]:
-        output = self.git.run(
-            *("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"),
-            operation=f"looking into {self.url}",
-            repository=self._directory,
-        )
+        listing = ("for-each-ref", "--format=%(objectname) %(refname)", *_FETCHED_REFS)
+        output = self._run("looking into", *listing)
         pairs = (line.partition(" ") for line in os.fsdecode(output).split("\n") if line)
         return tuple((object_id, name) for object_id, _, name in pairs)
 
-    def _repack(self, access: GitAccess) -> None:
-        if len(list((self._directory / "objects" / "pack").glob("*.pack"))) <= _MAX_PACKS:
-            return
-        # Maintenance: a failure must not fail the attempt.
-        with suppress(GitFailed):
-            self.git.run(
-                *("repack", "-d", "-q", "--geometric=2", "--write-midx"),
-                operation=f"tidying the copy of {self.url}",
-                repository=self._directory,
-                access=replace(access, transport=NO_TRANSPORT),
-            )
+    def _repack(self) -> None:
+        if len(list((self._directory / "objects" / "pack").glob("*.pack"))) > _MAX_PACKS:
+            # Maintenance: a failure must not fail the attempt.
+            with suppress(GitFailed):
+                command = ("repack", "-d", "-q", "--geometric=2", "--write-midx")
+                self._run("tidying the copy of", *command)
 
 
 def _link_or_copy(source: str, target: str) -> None:
@@ -245,12 +241,3 @@ def _link_or_copy(source: str, target: str) -> None:
         os.link(source, target, follow_symlinks=False)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _write_atomically(file: Path, text: str) -> None:
-    """Write a file atomically; a link of that name is replaced, not followed."""
-    draft = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    draft.unlink(missing_ok=True)
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "w") as stream:
-        stream.write(text)
-    os.replace(draft, file)

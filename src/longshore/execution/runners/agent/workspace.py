@@ -26,7 +26,12 @@ from typing import Any, Final
 from longshore.core.agents.plan import AgentPlan, Repository
 from longshore.core.agents.repositories import DEFAULT_REF, transport_of, validate_ref
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised
-from longshore.execution.runners.agent.git import Git, GitOutputTooLarge, RepositoryDamaged
+from longshore.execution.runners.agent.git import (
+    Git,
+    GitOutputTooLarge,
+    RepositoryDamaged,
+    replace_file,
+)
 from longshore.execution.runners.agent.mirror import FetchedCommit, Mirror
 from longshore.execution.runners.channel import Send
 
@@ -173,9 +178,7 @@ class Workspace:
         (self._git_dir / "info").mkdir(mode=_FOLDER_MODE, exist_ok=True)
         texts = {"HEAD": f"{self.commit}\n", "config": _CONFIG, "info/attributes": _ATTRIBUTES}
         for name, text in texts.items():
-            file = self._git_dir / name
-            file.unlink(missing_ok=True)
-            file.write_text(text)
+            replace_file(self._git_dir / name, text)
 
     def _create_agent_repository(self, fetched: FetchedCommit, url: str) -> None:
         """Create the agent's own repository, as a clone would."""
