@@ -200,9 +200,8 @@ def test_hooks_report_the_outcome_of_a_tool(
 
 def test_all_reports_of_todos_are_understood(tracer: AgentTracer) -> None:
     tool(tracer, "TaskCreate", {}, {"task": {"id": "1", "subject": "Look"}})
-    hook(tracer, "TaskCreated", task_id="1", task_subject="Look")
     tool(tracer, "TaskUpdate", {"taskId": "1", "status": "in_progress"}, {"success": True})
-    hook(tracer, "TaskCompleted", task_id="1", task_subject="Look")
+    tool(tracer, "TaskUpdate", {"taskId": "1", "status": "completed"}, {"success": True})
     tool(tracer, "TaskUpdate", {"taskId": "1", "status": "deleted"}, {"success": False})
     # Read while the item was being moved.
     listed = [{"id": "1", "status": "in_progress"}, {"id": "2", "subject": "Write"}]

@@ -189,7 +189,12 @@ def test_a_whole_step_is_traced_and_logged(tmp_path: Path) -> None:
     assert all(
         item["durationMs"] is not None for item in step["tools"] if item["outcome"] != "denied"
     )
-    assert [item["kind"] for item in step["subagents"]] == ["general-purpose"]
+    (subagent,) = step["subagents"]
+    assert (subagent["kind"], subagent["tool"]) == (
+        "general-purpose",
+        tools["Agent", "Count"]["id"],
+    )
+    assert subagent["durationMs"] > 0
     (note,) = step["notes"]
     assert note["text"].startswith("the API failed (529, overloaded): retry 1 of ")
     assert [(item["subject"], item["state"]) for item in step["todos"]] == [
@@ -210,10 +215,13 @@ def test_a_whole_step_is_traced_and_logged(tmp_path: Path) -> None:
         "review: Bash: echo [masked]",
         "review: subagent general-purpose started: Count",
         "review/general-purpose: Bash: echo below",
+        "review: todo: Write",
     ):
         assert f"{line}\n" in f"{reported}\n"
     assert "review: WebFetch was denied: Permission to use WebFetch has been denied" in reported
     assert "review: Bash failed after" in reported
+    assert "review: subagent general-purpose took" in reported
+    assert "review: todo 1/2 done after" in reported
     assert "review: returned its result: {" in reported
     assert {"sdk_query", "tool", "waiting"} == set(watched.activities)
     (summary,) = watched.summaries

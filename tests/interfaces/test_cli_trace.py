@@ -26,7 +26,14 @@ from longshore.wiring.services import Services
 from tests.interfaces.command_line import Cli, CommandResult
 from tests.interfaces.conftest import At
 from tests.interfaces.dead_store import LEASE, SECOND, TENANT, id_of, query_services
-from tests.unit.core.agents.trace_samples import NOON, Report, at, report, tool_denied
+from tests.unit.core.agents.trace_samples import (
+    NOON,
+    Report,
+    at,
+    report,
+    subagent_started,
+    tool_denied,
+)
 
 Inside = Callable[..., CommandResult]
 
@@ -59,7 +66,7 @@ LOOK = a_step(
     report("tool_started", at=at(1.8), call=ToolCall("t1", "Bash")),
     report("tool_finished", at=at(3.1), tool_id="t1", outcome=ToolOutcome.OK, duration_ms=1300),
     report("tool_requested", at=at(3.2), call=ToolCall("t2", "Agent", {"description": "Count"})),
-    report("subagent_started", at=at(3.3), agent_id="a1", kind="Explore", tool_id="t2"),
+    subagent_started("a1", "Explore", "t2"),
     report("answer_received", at=at(3.4), turn_id="m2", parent="t2", text="I count."),
     report(
         "tool_requested",

@@ -163,9 +163,9 @@ class TracedSubagent:
     """One subagent."""
 
     id: str
-    kind: str = ""
-    tool: str | None = None  # the tool call that started it
-    description: str = ""
+    kind: str
+    tool: str | None  # the tool call that started it
+    description: str
     started_at: datetime
     ended_at: datetime | None = None
     duration_ms: int | None = None
@@ -519,26 +519,26 @@ class StepTrace:
     # Subagents and todos ------------------------------------------------------------------------
 
     def subagent_started(
-        self,
-        at: datetime,
-        agent_id: str,
-        *,
-        kind: str | None = None,
-        tool_id: str | None = None,
-        description: str = "",
+        self, at: datetime, agent_id: str, kind: str, tool_id: str | None, description: str
     ) -> str | None:
-        """A subagent started."""
-        agent = self.subagents.get(agent_id)
-        is_new = agent is None
-        if agent is None:
-            agent = TracedSubagent(id=agent_id, started_at=at)
-            self.subagents.add(agent, agent_id)
-            self.counts["subagents"] += 1
-        agent.kind = agent.kind or one_line(kind or "")
-        agent.tool = agent.tool or tool_id
-        agent.description = agent.description or one_line(description)
+        """A subagent started.
+
+        Args:
+            tool_id: The tool call that started it.
+        """
+        if self.subagents.get(agent_id):
+            return None
+        agent = TracedSubagent(
+            id=agent_id,
+            kind=one_line(kind),
+            tool=tool_id,
+            description=one_line(description),
+            started_at=at,
+        )
+        self.subagents.add(agent, agent_id)
+        self.counts["subagents"] += 1
         why = f": {agent.description}" if agent.description else ""
-        return self._line(f"{_subagent_name(agent)} started{why}") if is_new else None
+        return self._line(f"{_subagent_name(agent)} started{why}")
 
     def subagent_finished(self, at: datetime, agent_id: str) -> str | None:
         """A subagent finished."""

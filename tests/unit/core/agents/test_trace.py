@@ -19,6 +19,7 @@ from tests.unit.core.agents.trace_samples import (
     a_step,
     at,
     report,
+    subagent_started,
     text_event,
     tool_called,
     tool_ended,
@@ -223,12 +224,12 @@ def test_api_events_are_stored_with_their_times() -> None:
 
 def test_all_events_of_a_subagent_make_one_entry() -> None:
     trace = a_step(
-        report("subagent_started", at=at(1), agent_id="a1", tool_id="t1", description="count"),
-        report("subagent_started", at=at(2), agent_id="a1", kind="Explore"),
+        subagent_started("a1", "Explore", "t1", "count"),
+        subagent_started("a1", "Plan", "t2", "again"),
         report("subagent_finished", at=at(3), agent_id="a1"),
         report("subagent_finished", at=at(4), agent_id="a1"),
         report("subagent_finished", at=at(4), agent_id="a9"),
-        report("subagent_started", at=at(5), agent_id="a2"),
+        subagent_started("a2"),
     )
 
     first, second = trace.document(at(9))["subagents"]
@@ -299,7 +300,7 @@ def test_a_bounded_list_keeps_both_ends_and_counts_the_rest() -> None:
         tool_ended(f"t{number}")(trace)
         report("noted", at=at(1), kind="retry", text=f"retry {number}")(trace)
         report("todo_seen", at=at(1), todo_id=f"{number}", subject=f"todo {number}")(trace)
-        report("subagent_started", at=at(1), agent_id=f"a{number}")(trace)
+        subagent_started(f"a{number}")(trace)
 
     document = trace.document(at(9))
 

@@ -11,6 +11,7 @@ from tests.unit.core.agents.trace_samples import (
     at,
     format_lines,
     report,
+    subagent_started,
     text_event,
     tool_called,
     tool_denied,
@@ -20,9 +21,7 @@ from tests.unit.core.agents.trace_samples import (
 )
 
 FAILED, INTERRUPTED = ToolOutcome.FAILED, ToolOutcome.INTERRUPTED
-AGENT = report(
-    "subagent_started", at=at(1), agent_id="a1", kind="Explore", tool_id="t0", description="count"
-)
+AGENT = subagent_started("a1", "Explore", "t0", "count")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ AGENT = report(
             ],
             ["subagent Explore started: count", "subagent Explore took 2.0 s"],
         ),
-        ([report("subagent_started", at=at(1), agent_id="a1")], ["subagent started"]),
+        ([subagent_started("a1")], ["subagent started"]),
         (
             [report("noted", at=at(1), kind="retry", text="the API failed:\n\x1b[31mretry")],
             ["the API failed: [31mretry"],
@@ -117,7 +116,7 @@ def test_a_session_that_is_gone_on_with_says_so() -> None:
 
 def test_the_lines_of_a_subagent_start_with_its_kind() -> None:
     trace = a_step(tool_called("t0", name="Agent"), AGENT)
-    nameless = report("subagent_started", at=at(1), agent_id="a2", tool_id="t8")
+    nameless = subagent_started("a2", tool="t8")
 
     reported = format_lines(
         trace,

@@ -10,6 +10,7 @@ from tests.unit.core.agents.trace_samples import (
     a_step,
     at,
     report,
+    subagent_started,
     text_event,
     tool_called,
     tool_denied,
@@ -52,7 +53,7 @@ def test_all_events_of_a_tool_call_make_one_entry() -> None:
 
 def test_a_hook_may_arrive_before_the_answer() -> None:
     trace = a_step(
-        report("subagent_started", at=at(1), agent_id="a1", tool_id="t0"),
+        subagent_started("a1", tool="t0"),
         tool_started(agent_id="a1", at=at(2)),
         text_event(turn="m1", at=at(3), parent="t0"),
         tool_called(turn_id="m1", parent="t0"),

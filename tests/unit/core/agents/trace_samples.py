@@ -77,5 +77,12 @@ def tool_ended(
     return report("tool_finished", **fields)
 
 
+def subagent_started(
+    agent: str, kind: str = "", tool: str | None = None, description: str = ""
+) -> Report:
+    fields = {"kind": kind, "tool_id": tool, "description": description}
+    return report("subagent_started", at=at(1), agent_id=agent, **fields)
+
+
 def usage_event(cost: float = 0.01, turn: str | None = "msg-1", **tokens: int) -> Report:
     return report("usage_measured", turn_id=turn, tokens=TokenCounts(**tokens), cost_usd=cost)

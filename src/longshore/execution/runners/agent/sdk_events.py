@@ -27,15 +27,7 @@ from longshore.core.agents.prices import as_mapping
 from longshore.core.agents.trace import StepTrace, TodoState, ToolCall, ToolOutcome
 from longshore.core.agents.trace_text import format_elapsed
 
-HOOKS = (
-    "PreToolUse",
-    "PostToolUse",
-    "PostToolUseFailure",
-    "TaskCreated",
-    "TaskCompleted",
-    "SubagentStart",
-    "SubagentStop",
-)
+HOOKS = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
 """The hook events that are recorded."""
 
 # The model name of messages that no model wrote, such as API errors.
@@ -123,9 +115,9 @@ def _record_system(trace: StepTrace, subtype: str, data: Mapping[str, Any], at: 
             yield trace.subagent_started(
                 at,
                 str(data.get("task_id")),
-                kind=_text(data.get("subagent_type")),
-                tool_id=_text(data.get("tool_use_id")),
-                description=str(data.get("description") or ""),
+                str(data.get("subagent_type") or ""),
+                _text(data.get("tool_use_id")),
+                str(data.get("description") or ""),
             )
         case "task_notification" | "task_updated":
             status = data.get("status") or as_mapping(data.get("patch")).get("status")
@@ -152,29 +144,19 @@ def record_hook(trace: StepTrace, payload: Mapping[str, Any], at: datetime) -> L
         case "PreToolUse":
             agent_id = _text(payload.get("agent_id"))
             yield trace.tool_started(at, _tool(payload), agent_id=agent_id)
-        case "PostToolUse":
-            tool_input, response = payload.get("tool_input"), payload.get("tool_response")
-            cut_off = as_mapping(response).get("interrupted") is True
-            outcome = ToolOutcome.INTERRUPTED if cut_off else ToolOutcome.OK
-            output = response if isinstance(response, str) else ""
-            yield _tool_ended(trace, payload, at, outcome, output)
-            yield from _record_todo_tool(
-                trace, payload.get("tool_name"), as_mapping(tool_input), as_mapping(response), at
-            )
-        case "PostToolUseFailure":
-            stopped = payload.get("is_interrupt") is True
-            outcome = ToolOutcome.INTERRUPTED if stopped else ToolOutcome.FAILED
-            yield _tool_ended(trace, payload, at, outcome, str(payload.get("error") or ""))
-        case "TaskCreated":
-            yield trace.todo_seen(at, *_todo(payload, "task_id", "task_subject"))
-        case "TaskCompleted":
-            todo = _todo(payload, "task_id", "task_subject")
-            yield trace.todo_updated(at, *todo, TodoState.COMPLETED)
-        case "SubagentStart":
-            kind = _text(payload.get("agent_type"))
-            yield trace.subagent_started(at, str(payload.get("agent_id")), kind=kind)
-        case "SubagentStop":
-            yield trace.subagent_finished(at, str(payload.get("agent_id")))
+        case "PostToolUse" | "PostToolUseFailure" as event:
+            call, response = _tool(payload), payload.get("tool_response")
+            succeeded, answer = event == "PostToolUse", as_mapping(response)
+            outcome, output = ToolOutcome.FAILED, payload.get("error")
+            if succeeded:
+                outcome, output = ToolOutcome.OK, response
+            if payload.get("is_interrupt") is True or answer.get("interrupted") is True:
+                outcome = ToolOutcome.INTERRUPTED
+            text = output if isinstance(output, str) else ""
+            duration_ms = _integer(payload.get("duration_ms"))
+            yield trace.tool_finished(at, call.id, outcome, text, duration_ms=duration_ms)
+            if succeeded:
+                yield from _record_todo_tool(trace, call, answer, at)
 
 
 def _tool(document: Mapping[str, Any]) -> ToolCall:
@@ -182,34 +164,24 @@ def _tool(document: Mapping[str, Any]) -> ToolCall:
     return ToolCall(id_, name, document.get("tool_input"))
 
 
-def _tool_ended(
-    trace: StepTrace, payload: Mapping[str, Any], at: datetime, outcome: ToolOutcome, output: str
-) -> str | None:
-    tool_id, duration_ms = str(payload.get("tool_use_id")), _integer(payload.get("duration_ms"))
-    return trace.tool_finished(at, tool_id, outcome, output, duration_ms=duration_ms)
-
-
 def _record_todo_tool(
-    trace: StepTrace,
-    name: Any,
-    tool_input: Mapping[str, Any],
-    response: Mapping[str, Any],
-    at: datetime,
+    trace: StepTrace, call: ToolCall, response: Mapping[str, Any], at: datetime
 ) -> Lines:
     """Record the use of a todo tool."""
-    match name:
+    match call.name:
         case "TaskCreate" | "TaskList":
             for task in map(as_mapping, (response.get("task"), *_items(response.get("tasks")))):
                 if task:
-                    yield trace.todo_seen(at, *_todo(task, "id", "subject"), _todo_state(task))
+                    state = _todo_state(task, TodoState.PENDING)
+                    yield trace.todo_seen(at, str(task.get("id")), _subject(task), state)
         case "TaskUpdate" if response.get("success") is not False:
-            todo, state = _todo(tool_input, "taskId", "subject"), _todo_state(tool_input, None)
-            yield trace.todo_updated(at, *todo, state)
+            todo = as_mapping(call.input)
+            state = _todo_state(todo, None)
+            yield trace.todo_updated(at, str(todo.get("taskId")), _subject(todo), state)
 
 
-def _todo(document: Mapping[str, Any], id_field: str, subject_field: str) -> tuple[str, str]:
-    """Returns the id and the subject of a todo."""
-    return str(document.get(id_field)), str(document.get(subject_field) or "")
+def _subject(todo: Mapping[str, Any]) -> str:
+    return str(todo.get("subject") or "")
 
 
 def _result_text(content: Any) -> str:
@@ -220,7 +192,7 @@ def _result_text(content: Any) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _todo_state(todo: Mapping[str, Any], default: Any = TodoState.PENDING) -> Any:
+def _todo_state(todo: Mapping[str, Any], default: Any) -> Any:
     """Returns the state of a todo; the default if it has none or an unknown one."""
     status = todo.get("status")
     return _STATES.get(status, default) if isinstance(status, str) else default
