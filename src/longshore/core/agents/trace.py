@@ -627,17 +627,16 @@ class StepTrace:
     def document(self, now: datetime) -> dict[str, Any]:
         """Returns the document of the step at ``now``; it does not change after the step's end."""
         now = self.ended_at or now
-        lists = {
-            name: value
-            for name, value in _stored_fields(self).items()
-            if isinstance(value, BoundedList)
-        }
         return {
             **_document(self),
             "durationMs": to_milliseconds(now - self.started_at),
             "todos": [item.document(now) for item in self.todos],
             # The number of omitted entries of each list that is incomplete.
-            "leftOut": {name: items.omitted for name, items in lists.items() if items.omitted},
+            "leftOut": {
+                name: value.omitted
+                for name, value in _stored_fields(self).items()
+                if isinstance(value, BoundedList) and value.omitted
+            },
         }
 
 

@@ -30,10 +30,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 _SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
 
 
-def format_time(moment: datetime | None) -> str | None:
+def format_time(moment: datetime) -> str:
     """Returns a UTC time in ISO format with milliseconds."""
-    if moment is None:
-        return None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

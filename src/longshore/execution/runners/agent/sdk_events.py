@@ -21,13 +21,13 @@ from claude_agent_sdk import (
     ToolUseBlock,
     UserMessage,
 )
-from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
+from claude_agent_sdk.types import HookEvent, ServerToolResultBlock, ServerToolUseBlock
 
 from longshore.core.agents.prices import as_mapping
 from longshore.core.agents.trace import StepTrace, TodoState, ToolCall, ToolOutcome
 from longshore.core.agents.trace_text import format_elapsed
 
-HOOKS = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
+HOOKS: tuple[HookEvent, ...] = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
 """The hook events that are recorded."""
 
 # The model name of messages that no model wrote, such as API errors.

@@ -89,8 +89,7 @@ class AgentTracer:
         """Returns the hooks for ``ClaudeAgentOptions``; others may be added."""
         # If a hook fails nevertheless, in the SDK or in transit, its tool does not run untraced.
         matcher = HookMatcher(hooks=[self._hook], timeout=_HOOK_TIMEOUT_S, on_failure="block")
-        # The SDK passes on more events than its type names.
-        return {cast("HookEvent", event): [matcher] for event in HOOKS}
+        return {event: [matcher] for event in HOOKS}
 
     async def _hook(
         self, payload: HookInput, _tool_use_id: str | None, _context: HookContext

@@ -354,6 +354,5 @@ def _recorded_commit(record_file: Path, request: Mapping[str, Any]) -> str | Non
         record = json.loads(record_file.read_text())
     except (OSError, ValueError):
         return None
-    return (
-        str(record.pop("commit")) if {**request, "commit": record.get("commit")} == record else None
-    )
+    commit = record.get("commit")
+    return str(commit) if record == {**request, "commit": commit} else None

@@ -7,18 +7,20 @@ of the wrong type are ignored, and control characters never reach the terminal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from longshore.core.agents.prices import as_mapping
 from longshore.core.agents.trace_text import (
     COUNTS,
     counts_text,
     format_elapsed,
     format_usd,
+    to_milliseconds,
     tokens_text,
 )
 from longshore.core.agents.transcripts import RESULT_TOOL
@@ -31,7 +33,6 @@ Entry = Mapping[str, Any]
 
 _TEXT_CHARACTERS = 1_000
 _INDENT = 2
-_FIGURES = ("IN", "CACHE", "OUT", "COST")
 _OUTCOME_STYLES = {
     "failed": "bold red",
     "denied": "magenta",
@@ -98,12 +99,10 @@ def _print_timeline(step: Entry) -> None:
     # Stable: at the same time, a turn comes before its tools, and notes come last.
     entries.sort(key=lambda entry: entry[0])
     start = _time(step, "startedAt") or entries[0][0]
-    elapsed = [max((at - start) // timedelta(milliseconds=1), 0) for at, _ in entries]
-    rows = zip(elapsed, entries, strict=True)
+    for at, row in entries:
+        row["AT"] = Text(format_elapsed(to_milliseconds(at - start)), "dim")
     print()
-    screen.print_table(
-        [{"AT": Text(format_elapsed(after), "dim"), **row} for after, (_, row) in rows]
-    )
+    screen.print_table([row for _, row in entries])
 
 
 def _timeline(step: Entry) -> Iterator[tuple[datetime | None, dict[str, RenderableType]]]:
@@ -118,7 +117,7 @@ def _timeline(step: Entry) -> Iterator[tuple[datetime | None, dict[str, Renderab
         if error := _text(turn, "error"):
             what.append(f"the API failed ({error}): ", "bold red")
         what.append(_text(turn, "text"))
-        row = _row(what, 1 if parent else 0, number=_figure(turn, "number"))
+        row = _row(what, 1 if parent else 0, number=_count(turn, "number"))
         yield _time(turn, "at"), row | _figures(turn)
     for tool in _entries(step, "tools"):
         depth = 2 if _text(tool, "parent") else 1
@@ -128,13 +127,14 @@ def _timeline(step: Entry) -> Iterator[tuple[datetime | None, dict[str, Renderab
 
 
 def _row(
-    what: Text, depth: int = 0, *, number: str = "", duration: str = ""
+    what: Text, depth: int = 0, *, number: int = 0, duration: str = ""
 ) -> dict[str, RenderableType]:
     return {
-        "#": Text(number, "dim"),
+        "AT": "",
+        "#": Text(str(number or ""), "dim"),
         "WHAT": Padding(what, (0, 0, 0, _INDENT * depth)),
         "DURATION": duration,
-        **dict.fromkeys(_FIGURES, ""),
+        **dict.fromkeys(("IN", "CACHE", "OUT", "COST"), ""),
     }
 
 
@@ -157,19 +157,17 @@ def _figures(turn: Entry) -> dict[str, str]:
     """Input tokens, the share of them from the cache, output tokens and cost of a turn."""
     if not (tokens := _entry(turn, "tokens")):
         return {}
-    # The output is complete when the cost is known.
-    output = "" if _number(turn, "costUsd") is None else _short_count(_count(tokens, "output"))
-    figures = (_short_count(_input_tokens(tokens)), _cache_share(tokens), output, _cost(turn))
-    return dict(zip(_FIGURES, figures, strict=True))
+    percent = _number(tokens, "cacheEfficiency")
+    return {
+        "IN": _short_count(_input_tokens(tokens)),
+        "CACHE": "" if percent is None else f"{percent:.0f}%",
+        "OUT": _short_count(_count(tokens, "output")),
+        "COST": _cost(turn),
+    }
 
 
 def _input_tokens(tokens: Entry) -> int:
     return sum(_count(tokens, name) for name in ("input", "cacheRead", "cacheCreation"))
-
-
-def _cache_share(tokens: Entry) -> str:
-    percent = _number(tokens, "cacheEfficiency")
-    return "" if percent is None else f"{percent:.0f}%"
 
 
 def _short_count(count: int) -> str:
@@ -208,7 +206,7 @@ def _counts(step: Entry) -> str:
 
 
 def _error(end: Entry) -> str:
-    reason, status = _text(end, "reason"), _figure(end, "apiStatus")
+    reason, status = _text(end, "reason"), str(_count(end, "apiStatus") or "")
     details = ", ".join(filter(None, (reason if reason != "completed" else "", status)))
     return " ".join(filter(None, (_text(end, "error"), f"({details})" if details else "")))
 
@@ -224,8 +222,7 @@ def _totals(steps: Sequence[Entry]) -> str:
 
 
 def _entry(parent: Entry, name: str) -> Entry:
-    value = parent.get(name)
-    return value if isinstance(value, dict) else {}
+    return as_mapping(parent.get(name))
 
 
 def _entries(parent: Entry, name: str) -> list[Entry]:
@@ -250,11 +247,6 @@ def _number(entry: Entry, name: str) -> int | float | None:
 
 def _count(entry: Entry, name: str) -> int:
     return int(_number(entry, name) or 0)
-
-
-def _figure(entry: Entry, name: str) -> str:
-    number = _number(entry, name)
-    return "" if number is None else str(number)
 
 
 def _time(entry: Entry, name: str) -> datetime | None:
