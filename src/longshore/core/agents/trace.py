@@ -612,16 +612,12 @@ class StepTrace:
             how=_short(outcome) or self._reported_end.how,
             error=safe_excerpt(error, limit=TEXT_CHARACTERS) or self._reported_end.error,
         )
-        parts = [
-            counts_text(self.counts),
-            tokens_text(
-                f"{self.tokens.prompt:,} tokens", self.tokens.cache_efficiency, self.tokens.output
-            ),
-            *([] if self.cost_usd is None else [format_usd(self.cost_usd)]),
-        ]
+        done, tokens = counts_text(self.counts), self.tokens
+        used = tokens_text(f"{tokens.prompt:,} tokens", tokens.cache_efficiency, tokens.output)
+        cost = "" if self.cost_usd is None else f", {format_usd(self.cost_usd)}"
         elapsed = format_elapsed(to_milliseconds(at - self.started_at))
         why = f"; {end.error}" if end.error else ""
-        summary = f"{self.step}: {end.how} after {elapsed}: {', '.join(parts)}{why}"
+        summary = f"{self.step}: {end.how} after {elapsed}: {done}, {used}{cost}{why}"
         return one_line(summary, limit=TEXT_CHARACTERS)
 
     def document(self, now: datetime) -> dict[str, Any]:

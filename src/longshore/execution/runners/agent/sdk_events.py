@@ -79,14 +79,11 @@ def _record_answer(trace: StepTrace, message: AssistantMessage, at: datetime) ->
     )
     for block in message.content:
         match block:
-            case (
-                ToolUseBlock(id=id_, name=name, input=tool_input)
-                | ServerToolUseBlock(id=id_, name=name, input=tool_input)
-            ):
-                call = ToolCall(id_, name, tool_input)
+            case ToolUseBlock() | ServerToolUseBlock():
+                call = ToolCall(block.id, block.name, block.input)
                 yield trace.tool_requested(at, call, turn_id=turn_id, parent=parent)
-            case ServerToolResultBlock(tool_use_id=id_):
-                yield trace.tool_finished(at, id_, ToolOutcome.OK)
+            case ServerToolResultBlock():
+                yield trace.tool_finished(at, block.tool_use_id, ToolOutcome.OK)
 
 
 def _record_system(trace: StepTrace, subtype: str, data: Mapping[str, Any], at: datetime) -> Lines:
@@ -94,15 +91,11 @@ def _record_system(trace: StepTrace, subtype: str, data: Mapping[str, Any], at: 
         case "init":
             yield trace.session_started(data.get("session_id"), data.get("model"))
         case "api_retry":
-            facts = (data.get(name) for name in ("error_status", "error"))
-            why = ", ".join(str(fact) for fact in facts if fact)
-            attempt, limit, delay_ms = (
-                _integer(data.get(name)) or 0
-                for name in ("attempt", "max_retries", "retry_delay_ms")
-            )
-            retry = f"retry {attempt} of {limit} in {format_elapsed(delay_ms)}"
-            cause = f" ({why})" if why else ""
-            yield trace.noted(at, "retry", f"the API failed{cause}: {retry}")
+            facts = [str(data[name]) for name in ("error_status", "error") if data.get(name)]
+            why = f" ({', '.join(facts)})" if facts else ""
+            delay = format_elapsed(_integer(data.get("retry_delay_ms")) or 0)
+            retry = f"retry {data.get('attempt')} of {data.get('max_retries')} in {delay}"
+            yield trace.noted(at, "retry", f"the API failed{why}: {retry}")
         case "model_fallback":
             new_model = _text(data.get("fallback_model"))
             why = f": {data['trigger']}" if data.get("trigger") else ""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from claude_agent_sdk import HookContext, HookMatcher, SystemMessage
+from claude_agent_sdk import HookContext, HookMatcher
 from claude_agent_sdk.types import HookEvent, HookInput, HookJSONOutput
 
 from longshore.core.agents.prices import TokenCounts
@@ -101,10 +101,7 @@ class AgentTracer:
     def on_message(self, message: object) -> None:
         """Record a message of the SDK's query."""
         with self._logged_errors():
-            self._record(
-                record_message(self.step, message, self.now()),
-                retries=isinstance(message, SystemMessage) and message.subtype == "api_retry",
-            )
+            self._record(record_message(self.step, message, self.now()))
         with self._logged_errors():
             if self._write_throttle.try_acquire():
                 self._write([*self._finished_steps, self.document()])
@@ -131,12 +128,14 @@ class AgentTracer:
             document["leftOut"]["faults"] = self._faults
         return document
 
-    def _record(self, lines: Iterable[str | None], *, retries: bool = False) -> None:
+    def _record(self, lines: Iterable[str | None]) -> None:
+        retries = self.step.counts["retries"]
         for line in lines:
             if line is not None:
                 self.send("log", text=line)
             activity = "tool" if self.step.tools_running else "sdk_query"
-            self._report_activity("waiting" if retries else activity)
+            waiting = self.step.counts["retries"] > retries
+            self._report_activity("waiting" if waiting else activity)
 
     def _report_activity(self, activity: str) -> None:
         # A report carries its time, so a repeated activity may be worth reporting.
