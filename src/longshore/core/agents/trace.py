@@ -502,6 +502,8 @@ class StepTrace:
         why = f": {one_line(tool.output)}" if tool.output else ""
         return self._line(f"{name} {verb}{after}{why}", tool.parent)
 
+    # Notes, subagents and todos -----------------------------------------------------------------
+
     def noted(
         self, at: datetime, kind: str, text: str, *, new_model: str | None = None
     ) -> str | None:
@@ -515,8 +517,6 @@ class StepTrace:
         note = TracedNote(at=at, kind=kind, text=one_line(text))
         self.notes.add(note)
         return self._line(note.text)
-
-    # Subagents and todos ------------------------------------------------------------------------
 
     def subagent_started(
         self, at: datetime, agent_id: str, kind: str, tool_id: str | None, description: str
