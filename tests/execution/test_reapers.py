@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,8 @@ async def test_an_idle_reaper_that_is_killed_is_replaced(runner: ProcessRunner) 
         os.kill(reaper, signal.SIGKILL)
     # Until the fork server has noticed it, and the child that waited for an attempt is dead too.
     await wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in ending))
+    # Until the worker has noticed it: an attempt that was given to a dead reaper is released.
+    await wait_until(lambda: not any(slot.is_alive for slot in chain(*runner._free_slots.values())))
 
     result, _ = await run_attempt(runner, a_command("true"))
 
