@@ -212,10 +212,10 @@ def ask(question: str, *, effect: str) -> str:
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{effect}; there is no terminal to ask on, so add --yes")
-    print(question, end="", file=sys.stderr, flush=True)
     # The handler of asyncio would let Ctrl-C wait for the answer.
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        print(question, end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
     finally:
         signal.signal(signal.SIGINT, previous)
