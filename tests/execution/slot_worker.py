@@ -16,16 +16,17 @@ from longshore.adapters.shared.failpoints import arm
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.slot_page import clock_ns
 from longshore.ports.child_slots import ChildEnding, SlotOutcome
-from longshore.ports.output import Stream
+from longshore.ports.runner import ChildReport, OutputReport
 from longshore.testing.contracts.child_slots import SlotRecorder
 from tests.execution.process_tree import reaper_of_slot
 from tests.execution.slots import a_task, harness
 
 
 class _PrintingRecorder(SlotRecorder):
-    def output(self, slot: int, number: int, stream: Stream, data: bytes) -> None:
-        super().output(slot, number, stream, data)
-        _print(f"output {data.decode().split()[0]}")
+    def report(self, slot: int, number: int, report: ChildReport) -> None:
+        super().report(slot, number, report)
+        if isinstance(report, OutputReport):
+            _print(f"output {report.data.decode().split()[0]}")
 
     def outcome(self, slot: int, outcome: SlotOutcome) -> None:
         super().outcome(slot, outcome)

@@ -88,7 +88,7 @@ ARTIFACT_FAULTS = (
     ),
     _fault(
         name="files may take as long as the outcome may",
-        at="services.worker.output:store_files",
+        at="services.worker.artifacts:AttemptFiles._upload_all",
         do=Operator("/ duration", "*"),
         caught_by=f"{_WORKER}::test_a_long_outage_of_the_store_costs_the_files_and_not_the_outcome",
     ),

@@ -16,7 +16,6 @@ from typing import Protocol
 
 from longshore.core.definitions.definition import UNLIMITED, Definition, Isolation, RunnerKind
 from longshore.core.tasks.failures import Failure
-from longshore.ports.output import Stream
 from longshore.ports.runner import ChildReport
 
 
@@ -98,7 +97,7 @@ class SlotListener(Protocol):
 
     A task that was given is the subject of exactly one of ``outcome``, ``too_late``,
     ``ChildEnding.begun``, ``ChildEnding.not_begun``, and the return value of ``take_back`` or
-    ``kill``. All its output and reports come before.
+    ``kill``. All its reports come before, and so does its output, which they include.
     """
 
     def outcome(self, slot: int, outcome: SlotOutcome) -> None:
@@ -107,10 +106,6 @@ class SlotListener(Protocol):
 
     def too_late(self, slot: int, number: int) -> None:
         """A task was not begun, because the time of ``trust_until`` had passed."""
-        ...
-
-    def output(self, slot: int, number: int, stream: Stream, data: bytes) -> None:
-        """A task wrote to its standard output or error, or to its log."""
         ...
 
     def report(self, slot: int, number: int, report: ChildReport) -> None:

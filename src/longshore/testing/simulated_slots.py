@@ -27,7 +27,7 @@ from longshore.ports.child_slots import (
 )
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
-from longshore.ports.runner import ChildReport, StepReport
+from longshore.ports.runner import ChildReport, OutputReport, StepReport
 
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIME = timedelta(0)
@@ -396,7 +396,7 @@ class _Slot:
     # What the worker learns ---------------------------------------------------------------------
 
     def post_output(self, number: int, stream: Stream, data: bytes) -> None:
-        self._slots.post(lambda: self._listener.output(self._number, number, stream, data))
+        self.post_report(number, OutputReport(stream, data))
 
     def post_report(self, number: int, report: ChildReport) -> None:
         self._slots.post(lambda: self._listener.report(self._number, number, report))

@@ -54,8 +54,12 @@ from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
 from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
-from longshore.services.worker.artifacts import ArtifactPolicy
-from longshore.services.worker.context import AgentSlots, OutputPolicy, WorkerContext
+from longshore.services.worker.context import (
+    AgentSlots,
+    ArtifactPolicy,
+    OutputPolicy,
+    WorkerContext,
+)
 from longshore.services.worker.group import WorkerGroup, wait_until_idle
 from longshore.services.worker.worker import Worker
 from longshore.settings import Settings, child_environment

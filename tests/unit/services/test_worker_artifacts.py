@@ -12,7 +12,7 @@ from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
 from longshore.ports.output import Stream
 from longshore.ports.runner import SummaryReport
-from longshore.services.worker.artifacts import ArtifactPolicy
+from longshore.services.worker.context import ArtifactPolicy
 from longshore.testing.fake_runner import FakeRunner, Script, fails, prints, succeeds
 from longshore.testing.flaky_port import FlakyPort
 from longshore.testing.worker_registry import FakeWorkerRegistry

@@ -485,7 +485,7 @@ class _ChildSlot:
     def _handle_output(self, pipe: _OutputPipe, data: bytes) -> None:
         # Without a task the child itself has printed something while it started or ended.
         if pipe.tasks:
-            self._listener.output(self.number, pipe.tasks[0], pipe.stream, data)
+            self._listener.report(self.number, pipe.tasks[0], OutputReport(pipe.stream, data))
 
     def _read_reports(self) -> bool:
         """Read a chunk of frames. Returns whether there was any."""
@@ -539,9 +539,7 @@ class _ChildSlot:
             error = "a report that is not a JSON object"
             raise InvalidFrame(error)
         report = decode_report(message, now=self._slots.clock.now())
-        if isinstance(report, OutputReport):
-            self._listener.output(self.number, frame.number, report.stream, report.data)
-        elif report is not None:
+        if report is not None:
             self._listener.report(self.number, frame.number, report)
 
     def _finish(self, entry: _GivenTask, frame: OutcomeFrame) -> None:

@@ -12,10 +12,9 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,9 +22,8 @@ from typing import BinaryIO, TypeVar
 
 from longshore.core.documents import attempt_file_key, safe_name
 from longshore.errors import BackendError
-from longshore.ports.blobs import BlobStore
-from longshore.ports.clock import Clock
 from longshore.services.resilience import log_and_continue, pauses_within, race, retry_unavailable
+from longshore.services.worker.context import ArtifactPolicy, WorkerContext
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +36,6 @@ _LISTED_LIMIT = 5
 
 ResultT = TypeVar("ResultT")
 Upload = Callable[[], Awaitable[int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtifactPolicy:
-    """Limits of what is stored of one attempt."""
-
-    limit_files: int = 1_000
-    limit_bytes: int = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +55,14 @@ class _FolderScan:
         self.skipped.append(f"{safe_name(name)} ({reason})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AttemptFiles:
-    """The files of one attempt, and its summaries if it wrote no ``logs/summary.log``.
+    """The files of one attempt, and its summaries if it wrote no ``logs/summary.log``."""
 
-    Args:
-        timeout: For how long uploads are repeated while the store is unavailable.
-    """
-
-    blobs: BlobStore
-    clock: Clock
-    policy: ArtifactPolicy
+    context: WorkerContext
     task_id: str
     attempt: int
     summaries: Sequence[str]
-    timeout: timedelta
 
     async def store(self, folder: Path | None, deadline_near: asyncio.Event) -> str | None:
         """Store the files until the deadline is near. Returns a note if some are missing."""
@@ -97,7 +80,8 @@ class AttemptFiles:
         with log_and_continue(logger, "artifacts.store_failed", task_id=self.task_id):
             scan = _FolderScan()
             if has_artifacts(folder):
-                scan = await _in_thread(lambda: _scan_folder(Path(folder or ""), self.policy))
+                policy = self.context.artifacts
+                scan = await _in_thread(lambda: _scan_folder(Path(folder or ""), policy))
             uploads: dict[str, Upload] = {
                 file.name: partial(self._upload, file) for file in scan.files
             }
@@ -108,21 +92,26 @@ class AttemptFiles:
         return "files that are not stored: some, or all, the worker could not store them"
 
     async def _upload(self, file: _File) -> int:
-        key = attempt_file_key(self.task_id, self.attempt, safe_name(file.name))
         if file.size <= _CHUNK_BYTES:
-            return await self.blobs.put(key, await _in_thread(lambda: _read_whole(file)))
+            return await self._put(file.name, await _in_thread(lambda: _read_whole(file)))
         async with aclosing(_read_chunks(file)) as chunks:
-            return await self.blobs.put(key, chunks)
+            return await self._put(file.name, chunks)
 
     async def _upload_summaries(self) -> int:
         text = "".join(f"{line}\n" for line in self.summaries).encode(errors="replace")
-        return await self.blobs.put(attempt_file_key(self.task_id, self.attempt, SUMMARY), text)
+        return await self._put(SUMMARY, text)
+
+    async def _put(self, name: str, data: bytes | AsyncIterator[bytes]) -> int:
+        key = attempt_file_key(self.task_id, self.attempt, safe_name(name))
+        return await self.context.backend.blobs.put(key, data)
 
     async def _upload_all(self, uploads: dict[str, Upload], scan: _FolderScan) -> None:
+        clock = self.context.backend.clock
         for number, (name, upload) in enumerate(uploads.items()):
-            pauses = pauses_within(self.clock, self.timeout)
+            # The outcome matters more: storing files must not delay it beyond the lease.
+            pauses = pauses_within(clock, self.context.lease.duration / 3)
             try:
-                await retry_unavailable(self.clock, upload, pauses, task_id=self.task_id)
+                await retry_unavailable(clock, upload, pauses, task_id=self.task_id)
             except OSError as error:
                 scan.skip(name, _read_error(error))
             except BackendError as error:

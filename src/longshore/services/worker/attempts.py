@@ -18,7 +18,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -60,7 +60,6 @@ from longshore.ports.runner import (
     AttemptSpec,
     ChildReport,
     ConversationReport,
-    OutputReport,
     RunningAttempt,
     SpendRequest,
     StepReport,
@@ -304,7 +303,12 @@ class Attempts:
 
     async def _prepare(self, attempt: _Attempt) -> None:
         if (spec := await self._read_spec(attempt)) is not None:
-            _fill(attempt.task, spec)
+            task = attempt.task
+            task.input = json.dumps(spec.input)
+            task.dependency_outputs = json.dumps(dict(spec.dependency_outputs))
+            task.checkpoints = json.dumps(dict(spec.checkpoints))
+            task.feedback = spec.feedback
+            task.previous_output = json.dumps(spec.previous_output)
             self._make_ready(attempt)
 
     async def _read_spec(self, attempt: _Attempt) -> AttemptSpec | None:
@@ -803,24 +807,23 @@ class Attempts:
             if folder is not None:
                 self._slots.release_folder(folder)
             return
-        finish = self._finish(attempt, duration, result, folder, self._context.documents.store_text)
-        self._work(attempt, finish)
+        self._work(attempt, self._finish(attempt, duration, result, folder))
 
     async def _finish(
-        self,
-        attempt: _Attempt,
-        duration: timedelta,
-        result: Any,
-        folder: Path | None = None,
-        store: Callable[..., Awaitable[Document]] | None = None,
+        self, attempt: _Attempt, duration: timedelta, result: Any, folder: Path | None = None
     ) -> None:
-        """Store what an attempt has left, then report its outcome."""
-        context, row = self._context, attempt.claimed.row
+        """Store what an attempt has left, then report its outcome.
+
+        Args:
+            result: Or a failure. A child slot reports a result as JSON text.
+        """
+        context, row, documents = self._context, attempt.claimed.row, self._context.documents
         await self._store_output(attempt, folder)
         if attempt.reports is not None and attempt.reports.error is not None:
             result = worker_failure(attempt.reports.error)
         elif not isinstance(result, Failure):
-            result = await store_result(context, row, store or context.documents.store, result)
+            store = documents.store if attempt.own_process else documents.store_text
+            result = await store_result(context, row, store, result)
         command = self._outcome(attempt, result, duration)
         if attempt.task.definition.runner is RunnerKind.AGENT:
             # First: the turn that commits the outcome may claim the next task of the queue.
@@ -872,9 +875,6 @@ class Attempts:
         self._planner.finished(slot, number, None, self._now_ns())
         # If the lease belongs to another worker by now, the release is refused.
         self._release(self._current[number], _TOO_LATE)
-
-    def output(self, slot: int, number: int, stream: Stream, data: bytes) -> None:
-        self._add_report(self._current[number], OutputReport(stream, data))
 
     def report(self, slot: int, number: int, report: ChildReport) -> None:
         self._add_report(self._current[number], report)
@@ -1108,14 +1108,3 @@ def _with_peak(failure: Failure, peak_rss_bytes: int | None) -> Failure:
     if failure.category in _DEATH_CATEGORIES and failure.peak_rss_bytes is None:
         failure = replace(failure, peak_rss_bytes=peak_rss_bytes)
     return failure
-
-
-def _fill(task: SlotTask, spec: AttemptSpec) -> None:
-    task.input = json.dumps(spec.input)
-    if spec.dependency_outputs:
-        task.dependency_outputs = json.dumps(dict(spec.dependency_outputs))
-    if spec.checkpoints:
-        task.checkpoints = json.dumps(dict(spec.checkpoints))
-    task.feedback = spec.feedback
-    if spec.previous_output is not None:
-        task.previous_output = json.dumps(spec.previous_output)

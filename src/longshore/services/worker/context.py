@@ -23,7 +23,6 @@ from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.budgets import BudgetReservations
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions
-from longshore.services.worker.artifacts import ArtifactPolicy
 
 # Pause before a task without a process is released: it doubles each time.
 _FIRST_PAUSE = timedelta(seconds=1)
@@ -87,6 +86,14 @@ class OutputPolicy:
     flush_after: timedelta = timedelta(milliseconds=50)
     batch_bytes: int = 256 * 1024
     limit_bytes: int = 100 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactPolicy:
+    """Limits of the files that are stored of one attempt."""
+
+    limit_files: int = 1_000
+    limit_bytes: int = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

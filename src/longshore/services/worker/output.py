@@ -61,11 +61,6 @@ class OutputPump:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
-    def last_sequence(self) -> int | None:
-        """The sequence of the last chunk so far; None if there was none."""
-        return self._sequence or None
-
-    @property
     def last_stored(self) -> int | None:
         """The sequence up to which everything is stored; None if nothing is."""
         return self._stored or None
@@ -290,16 +285,7 @@ async def store_files(
     context: WorkerContext, row: TaskRow, reports: AttemptReports, folder: Path | None
 ) -> None:
     """Store the files in an attempt's folder if there is time, and log which are missing."""
-    files = AttemptFiles(
-        blobs=context.backend.blobs,
-        clock=context.backend.clock,
-        policy=context.artifacts,
-        task_id=row.id,
-        attempt=row.attempt,
-        summaries=reports.summaries,
-        # The outcome matters more: storing files must not delay it beyond the lease.
-        timeout=context.lease.duration / 3,
-    )
+    files = AttemptFiles(context, row.id, row.attempt, reports.summaries)
     if (note := await files.store(folder, reports.deadline_near)) is not None:
         await reports.pump.add(Stream.LOG, f"longshore: {note}\n".encode())
 

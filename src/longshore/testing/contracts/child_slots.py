@@ -36,7 +36,7 @@ from longshore.ports.child_slots import (
     SlotTask,
 )
 from longshore.ports.output import Stream
-from longshore.ports.runner import ChildReport, ProgressReport, StepReport
+from longshore.ports.runner import ChildReport, OutputReport, ProgressReport, StepReport
 
 BOTH = (Isolation.POOL, Isolation.FORK)
 NO_GRACE = timedelta(0)
@@ -74,14 +74,13 @@ class SlotRecorder:
         self.late.append(number)
         self.changed.set()
 
-    def output(self, slot: int, number: int, stream: Stream, data: bytes) -> None:
-        assert number not in self.accounted
-        self.outputs[number, stream] = self.outputs.get((number, stream), b"") + data
-        self.changed.set()
-
     def report(self, slot: int, number: int, report: ChildReport) -> None:
         assert number not in self.accounted
-        self.reports.append((number, report))
+        if isinstance(report, OutputReport):
+            before = self.outputs.get((number, report.stream), b"")
+            self.outputs[number, report.stream] = before + report.data
+        else:
+            self.reports.append((number, report))
         if isinstance(report, StepReport) and self.confirm and self.slots is not None:
             self.slots.confirm_step(slot, number, report.name)
         self.changed.set()
