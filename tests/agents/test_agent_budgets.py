@@ -40,7 +40,7 @@ async def test_a_task_whose_budget_is_used_up_is_parked_and_continues_when_it_is
     assert row.usage.cost_usd > 0.15
     assert row.usage.seconds > 0
     assert len(harness.requests()) == 1
-    await harness.services.budget_operations.add_to_task_budget(
+    await harness.services.budget_operations.add(
         TENANT, harness.task_id(), Budget(usd=1.0), by="ann", request_id="r1"
     )
     row = await harness.wait_finished()
@@ -85,7 +85,7 @@ async def test_tasks_that_share_a_budget_go_over_it_by_one_answer_each_at_most(
     account = await harness.services.reservations.read(TENANT, name)
     assert abs(account.spent.cost_usd - spent) < 1e-9
     harness.api.set_script([text("Done.")])
-    await harness.services.budget_operations.add_to_job_budget(
+    await harness.services.budget_operations.add(
         TENANT, harness.job_id, Budget(usd=5.0), by="ann", request_id="r1"
     )
     assert (await harness.wait_finished("a", "b")).state is TaskState.COMPLETED
@@ -106,8 +106,8 @@ async def test_a_day_that_is_used_up_parks_until_the_next_one(tmp_path: Path) ->
         assert row.parked.scope is BudgetScope.DAY
         assert row.due_at is not None
         assert (row.due_at.hour, row.due_at.minute) == (0, 0)
-        standing = await services.budget_operations.add_to_day_budget(
-            TENANT, Budget(usd=5.0), by="ann", request_id="r1"
+        standing = await services.budget_operations.add(
+            TENANT, None, Budget(usd=5.0), by="ann", request_id="r1"
         )
         assert (await harness.wait_finished()).state is TaskState.COMPLETED
         name = day_budget_name(services.backend.clock.now())
@@ -130,7 +130,7 @@ async def test_a_step_and_tokens_have_budgets_too(harness: AgentHarness) -> None
     row = await harness.row()
     assert row.parked is not None
     assert row.parked.reason == ("budget of step 'look': 100,100 of 1,000 tokens are used")
-    await harness.services.budget_operations.add_to_task_budget(
+    await harness.services.budget_operations.add(
         TENANT, harness.task_id(), Budget(tokens=200_000), by="ann", request_id="r1"
     )
     assert (await harness.wait_finished()).state is TaskState.COMPLETED

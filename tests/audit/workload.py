@@ -241,9 +241,7 @@ async def _parked(job: JobWorkload) -> None:
     await job.apply("a", c.AddBudget(amount=Budget(usd=1.0), by="ann", request_id="r1"))
     await job.claim_and_complete("a")
     await job.apply("b", _used_up(await job.claim("b"), BudgetScope.JOB))
-    await harness.budget_operations.add_to_job_budget(
-        TENANT, id_, Budget(usd=1.0), by="ann", request_id="r1"
-    )
+    await harness.budget_operations.add(TENANT, id_, Budget(usd=1.0), by="ann", request_id="r1")
     await job.claim_and_complete("b")
     until = harness.clock.now() + timedelta(days=300)
     await job.apply("c", _used_up(await job.claim("c"), BudgetScope.DAY, until=until))

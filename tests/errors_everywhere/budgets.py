@@ -78,23 +78,19 @@ async def budgets(harness: ErrorHarness) -> None:
     await harness.call_with_retry(lambda: _submit(harness.faulty.producer.submit, "poor", 0.5))
     await harness.submit("thrifty", make_task("thrifty", name="thrifty"))
     if await _is_parked(harness, "poor"):
-        await harness.call_until_answered(lambda: budgeting.get_job_budget(TENANT, job_id("poor")))
-        await harness.call_with_retry(
-            lambda: budgeting.add_to_job_budget(TENANT, job_id("poor"), _MORE, **ann)
-        )
+        await harness.call_until_answered(lambda: budgeting.get(TENANT, job_id("poor")))
+        await harness.call_with_retry(lambda: budgeting.add(TENANT, job_id("poor"), _MORE, **ann))
     if await _is_parked(harness, "thrifty"):
         thrifty = task_id("thrifty", "thrifty")
-        await harness.call_until_answered(lambda: budgeting.get_task_budget(TENANT, thrifty))
-        await harness.call_with_retry(
-            lambda: budgeting.add_to_task_budget(TENANT, thrifty, _MORE, **ann)
-        )
+        await harness.call_until_answered(lambda: budgeting.get(TENANT, thrifty))
+        await harness.call_with_retry(lambda: budgeting.add(TENANT, thrifty, _MORE, **ann))
     await harness.wait_for_jobs("poor", "thrifty", "rested", "leaky")
 
     harness.children.set_scripts("daily", _spends(DAY.usd or 0.0), Script())
     await harness.submit("daily", make_task("daily", name="talkative"))
     if await _is_parked(harness, "daily"):
-        await harness.call_until_answered(lambda: budgeting.get_day_budget(TENANT))
-        await harness.call_until_answered(lambda: budgeting.add_to_day_budget(TENANT, _MORE, **ann))
+        await harness.call_until_answered(lambda: budgeting.get(TENANT, None))
+        await harness.call_until_answered(lambda: budgeting.add(TENANT, None, _MORE, **ann))
     await harness.wait_for_jobs("daily")
 
 

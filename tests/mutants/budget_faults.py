@@ -166,8 +166,8 @@ BUDGET_FAULTS = (
     ),
     _fault(
         name="an addition whose answer was lost is refused",
-        at="services.budgets:BudgetOperations.add_to_task_budget",
-        do=Drop("if allowance"),
+        at="services.budgets:BudgetOperations._add_to_task",
+        do=Condition("_has_added()", True),
         caught_by=f"{_TASKS}::test_an_addition_whose_answer_was_lost_counts_once",
     ),
     _fault(
@@ -184,7 +184,7 @@ BUDGET_FAULTS = (
     ),
     _fault(
         name="what is added to the day lets nothing go on",
-        at="services.budgets:BudgetOperations.add_to_day_budget",
+        at="services.budgets:BudgetOperations._add_to_day",
         do=Drop("_unpark()"),
         caught_by=f"{_DAYS}::test_tasks_parked_for_this_budget_resume_and_the_same_request_adds_once",
     ),

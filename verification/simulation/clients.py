@@ -15,7 +15,7 @@ from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import message_body
-from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, CommandRefused, Conflict, NotFound
 from longshore.ports.task_queue import OutgoingMessage
@@ -234,20 +234,17 @@ class Clients:
     async def _add_budget(self, process: Process, job_id: str, seed: str) -> None:
         """Raise a budget; two calls with one request id raise it once."""
         budgets, more = process.services.budget_operations, Budget(usd=2.0)
-        job = await process.services.backend.ledger.get_job(job_id)
-        if job is not None and job.spec.budget:
-            row = await budgets.add_to_job_budget(
-                TENANT, job_id, more, by=process.name, request_id=seed
-            )
-            allowance = row.allowance
+        row: JobRow | TaskRow | None = await process.services.backend.ledger.get_job(job_id)
+        if isinstance(row, JobRow) and row.spec.budget:
+            await budgets.add(TENANT, job_id, more, by=process.name, request_id=seed)
+            row = await process.services.backend.ledger.get_job(job_id)
         else:
             parked = await _tasks_in(process, job_id, TaskState.PARKED)
             if not parked:
                 return
-            task = await budgets.add_to_task_budget(
-                TENANT, parked[0], more, by=process.name, request_id=seed
-            )
-            allowance = task.allowance
+            await budgets.add(TENANT, parked[0], more, by=process.name, request_id=seed)
+            row = await process.services.backend.ledger.get_task(parked[0])
+        allowance = None if row is None else row.allowance
         if allowance is None or allowance.requests.count(seed) != 1:
             self._simulation.report_violation(
                 11, job_id, f"request {seed} is not exactly once in {allowance}"

@@ -23,7 +23,7 @@ from longshore.core.documents import attempt_file_key, validate_key
 from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskHealthCheck
-from longshore.core.ids import split_task_id, task_id_of
+from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, InvalidJob, LongshoreError, NotFound, Problem
@@ -875,13 +875,7 @@ class Application:
     @over_http(d.BudgetStatusDocument, "GET", "{entity_id}/budget")
     async def get_budget(self, entity_id: str | None = None) -> d.BudgetStatusDocument:
         """The budget of a job or task, named by its id; None: the tenant's budget of today."""
-        budgets = self.services.budget_operations
-        if entity_id is None:
-            status = await budgets.get_day_budget(self._tenant)
-        elif split_task_id(entity_id)[1]:
-            status = await budgets.get_task_budget(self._tenant, entity_id)
-        else:
-            status = await budgets.get_job_budget(self._tenant, entity_id)
+        status = await self.services.budget_operations.get(self._tenant, entity_id)
         return d.budget_status_document(status)
 
     @over_http(d.BudgetStatusDocument, "POST", "{entity_id}/budget")
@@ -896,18 +890,10 @@ class Application:
             CommandRefused: the job or task has ended.
             UsageError: it has no such budget, nothing is added, or the request id is not valid.
         """
-        tenant, by = self._tenant, self._user
-        budgets = self.services.budget_operations
+        budgets, by = self.services.budget_operations, self._user
         request_id = request_id or self.services.producer.new_request_id()
-        if entity_id is None:
-            await budgets.add_to_day_budget(tenant, amount, by=by, request_id=request_id)
-        elif split_task_id(entity_id)[1]:
-            await budgets.add_to_task_budget(
-                tenant, entity_id, amount, by=by, request_id=request_id
-            )
-        else:
-            await budgets.add_to_job_budget(tenant, entity_id, amount, by=by, request_id=request_id)
-        return await self.get_budget(entity_id)
+        status = await budgets.add(self._tenant, entity_id, amount, by=by, request_id=request_id)
+        return d.budget_status_document(status)
 
     @over_http(d.KeyList, "GET", "keys")
     async def list_keys(self) -> d.KeyList:

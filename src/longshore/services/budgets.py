@@ -13,7 +13,7 @@ day begins; the sweeper does that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -23,6 +23,7 @@ from longshore.core.agents.plan import read_plan
 from longshore.core.budgets import (
     MAX_AMOUNT,
     NO_BUDGET,
+    Allowance,
     Budget,
     BudgetScope,
     Exhausted,
@@ -36,7 +37,7 @@ from longshore.core.budgets import (
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import NO_USAGE, OperatorActed, Usage
-from longshore.core.ids import check_request_id
+from longshore.core.ids import check_request_id, split_task_id
 from longshore.core.jobs import job as jobs
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal
@@ -179,37 +180,28 @@ class BudgetOperations:
     day_budget: Budget
     app: str
 
-    async def get_day_budget(self, tenant: str) -> BudgetStatus:
-        """Returns the tenant's budget for today."""
-        shared = await self.reservations.read(tenant, day_budget_name(self.backend.clock.now()))
-        return _status(shared, self.day_budget)
+    async def get(self, tenant: str, entity_id: str | None) -> BudgetStatus:
+        """Returns the budget of a job or of a task, for all attempts together.
 
-    async def get_job_budget(self, tenant: str, job_id: str) -> BudgetStatus:
-        """Returns the budget of a job.
+        Args:
+            entity_id: None: what the tenant may spend today.
 
         Raises:
-            NotFound: the tenant has no such job.
+            NotFound: the tenant has no such job or task.
         """
-        job = await self.transitions.get_job(tenant, job_id)
+        if entity_id is None:
+            name = day_budget_name(self.backend.clock.now())
+            shared = await self.reservations.read(tenant, name)
+            return _status(self.day_budget, shared.allowance, shared.spent, shared.reservations)
+        if split_task_id(entity_id)[1]:
+            row = await self.transitions.get_task(tenant, entity_id)
+            spent = row.usage + (row.lease.usage if row.lease else NO_USAGE)
+            return _status(await self._task_budget(row), row.allowance, spent)
+        job = await self.transitions.get_job(tenant, entity_id)
         if not job.spec.budget:
             return BudgetStatus(limit=NO_BUDGET, spent=job.usage)  # of ended tasks
-        shared = await self.reservations.read(tenant, job_budget_name(job_id))
-        status = _status(shared, with_allowance(job.spec.budget, job.allowance))
-        return replace(status, added=job.allowance.added if job.allowance else NO_BUDGET)
-
-    async def get_task_budget(self, tenant: str, task_id: str) -> BudgetStatus:
-        """Returns the budget of a task, for all its attempts together.
-
-        Raises:
-            NotFound: the tenant has no such task.
-        """
-        row = await self.transitions.get_task(tenant, task_id)
-        now = row.lease.usage if row.lease else Usage()
-        return BudgetStatus(
-            limit=with_allowance(await self._task_budget(row), row.allowance),
-            spent=row.usage + now,
-            added=row.allowance.added if row.allowance else NO_BUDGET,
-        )
+        shared = await self.reservations.read(tenant, job_budget_name(entity_id))
+        return _status(job.spec.budget, job.allowance, shared.spent, shared.reservations)
 
     async def _task_budget(self, row: TaskRow, *, steps: bool = False) -> Budget:
         """Returns the task's own budget; with ``steps``, plus the sum of its steps' budgets."""
@@ -228,94 +220,81 @@ class BudgetOperations:
             return NO_BUDGET
         return sum((step.budget for step in plan.steps if steps), plan.budget)
 
-    async def add_to_task_budget(
-        self, tenant: str, task_id: str, amount: Budget, *, by: str, request_id: str
-    ) -> TaskRow:
-        """Raise a task's budget; a task that is parked because of it becomes pending.
+    async def add(
+        self, tenant: str, entity_id: str | None, amount: Budget, *, by: str, request_id: str
+    ) -> BudgetStatus:
+        """Raise a budget; tasks that are parked because of it become pending.
+
+        Args:
+            entity_id: Of a job or a task; None: what the tenant may spend today.
 
         Raises:
-            NotFound: the tenant has no such task.
+            NotFound: the tenant has no such job or task.
             CommandRefused: it has ended.
-            UsageError: the task has no such budget, nothing is added, or the id is not one.
+            UsageError: there is no such budget, nothing is added, or the request id is not one.
         """
         _check_addition(amount, request_id)
-        row = await self.transitions.get_task(tenant, task_id)
         command = c.AddBudget(amount=amount, by=by, request_id=request_id)
+        if entity_id is None:
+            await self._add_to_day(tenant, command)
+        elif split_task_id(entity_id)[1]:
+            await self._add_to_task(tenant, entity_id, command)
+        else:
+            await self._add_to_job(tenant, entity_id, command)
+        return await self.get(tenant, entity_id)
+
+    async def _add_to_task(self, tenant: str, task_id: str, command: c.AddBudget) -> None:
+        row = await self.transitions.get_task(tenant, task_id)
         if not row.state.terminal:
             own = await self._task_budget(row, steps=True)
-            _check_limited(own, amount, f"task {task_id}", "`budget` in its definition")
+            _check_limited(own, command.amount, f"task {task_id}", "`budget` in its definition")
         try:
-            return await self.transitions.apply_to_task(task_id, command)
+            await self.transitions.apply_to_task(task_id, command)
         except CommandRefused:
-            # An earlier try may have been committed and its answer lost.
-            row = await self.transitions.get_task(tenant, task_id)
-            if row.allowance and request_id in row.allowance.requests:
-                return row
-            raise
+            if not _has_added(await self.transitions.get_task(tenant, task_id), command):
+                raise
 
-    async def add_to_job_budget(
-        self, tenant: str, job_id: str, amount: Budget, *, by: str, request_id: str
-    ) -> JobRow:
-        """Raise a job's budget; tasks that are parked because of it become pending.
-
-        Raises:
-            NotFound: the tenant has no such job.
-            CommandRefused: it has ended.
-            UsageError: the job has no such budget, nothing is added, or the id is not one.
-        """
-        _check_addition(amount, request_id)
+    async def _add_to_job(self, tenant: str, job_id: str, command: c.AddBudget) -> None:
         job = await self.transitions.get_job(tenant, job_id)
-        _check_limited(job.spec.budget, amount, f"job {job_id}", "`budget` in the job file")
+        _check_limited(job.spec.budget, command.amount, f"job {job_id}", "`budget` in the job file")
 
         async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            command = jobs.AddJobBudget(amount=amount, by=by, request_id=request_id)
             return jobs.apply(row, command, now=now, change_id=change_id)
 
         try:
             job = await self.transitions.apply_to_job(job_id, decide)
         except CommandRefused:
-            # An earlier try may have been committed and its answer lost.
             job = await self.transitions.get_job(tenant, job_id)
-            if not (job.allowance and request_id in job.allowance.requests):
+            if not _has_added(job, command):
                 raise
         for intent in job.intents:
             if intent.kind is IntentKind.UNPARK:
                 await self.finish_unpark(job, intent)
-        return await self.transitions.get_job(tenant, job_id)
 
-    async def add_to_day_budget(
-        self, tenant: str, amount: Budget, *, by: str, request_id: str
-    ) -> BudgetStatus:
-        """Raise the tenant's budget for today; tasks parked because of it become pending.
-
-        Raises:
-            UsageError: nothing limits the day, nothing is added, or the request id is not one.
-        """
-        _check_addition(amount, request_id)
-        _check_limited(self.day_budget, amount, "the day", "agent.*_per_day")
+    async def _add_to_day(self, tenant: str, command: c.AddBudget) -> None:
+        _check_limited(self.day_budget, command.amount, "the day", "agent.*_per_day")
         now = self.backend.clock.now()
         name = day_budget_name(now)
 
         def decide(budget: SharedBudget) -> SharedBudget | None:
-            allowance = add_allowance(budget.allowance, amount, request_id)
+            allowance = add_allowance(budget.allowance, command.amount, command.request_id)
             return None if allowance is None else replace(budget, allowance=allowance)
 
         if await self.reservations.change(tenant, name, decide) is not None:
-            acted = OperatorActed(
-                by=by, action="budget.added", subject=name, detail=f"{amount} added"
-            )
+            detail = f"{command.amount} added"
             with log_and_continue(logger, "budget.event_lost", tenant=tenant):
                 await self.backend.events.append(
                     tenant=tenant,
                     app=self.app,
                     entity_id=_ENTITY_ID,
-                    body=acted,
+                    body=OperatorActed(
+                        by=command.by, action="budget.added", subject=name, detail=detail
+                    ),
                     context=EventContext(origin="operator", source="user"),
                     now=now,
                 )
         async for row in iter_tasks(self.backend.ledger, tenant, TaskState.PARKED):
-            await self._unpark(row.id, c.Unpark(scope=BudgetScope.DAY, by=by))
-        return await self.get_day_budget(tenant)
+            await self._unpark(row.id, c.Unpark(scope=BudgetScope.DAY, by=command.by))
 
     async def finish_unpark(self, job: JobRow, intent: Intent) -> bool:
         """Unpark the tasks that wait for the job's budget.
@@ -372,14 +351,23 @@ class BudgetOperations:
         return NO_BUDGET if job is None else with_allowance(job.spec.budget, job.allowance)
 
 
-def _status(budget: SharedBudget, limit: Budget) -> BudgetStatus:
-    added = budget.allowance.added if budget.allowance else NO_BUDGET
+def _status(
+    limit: Budget,
+    allowance: Allowance | None,
+    spent: Usage,
+    reservations: Sequence[Reservation] = (),
+) -> BudgetStatus:
     return BudgetStatus(
-        limit=with_allowance(limit, budget.allowance),
-        spent=budget.spent,
-        reserved=sum((item.reserved for item in budget.reservations), Usage()),
-        added=added,
+        limit=with_allowance(limit, allowance),
+        spent=spent,
+        reserved=sum((item.reserved for item in reservations), NO_USAGE),
+        added=allowance.added if allowance else NO_BUDGET,
     )
+
+
+def _has_added(row: TaskRow | JobRow, command: c.AddBudget) -> bool:
+    """Whether an earlier try of a refused command was committed, and its answer lost."""
+    return row.allowance is not None and command.request_id in row.allowance.requests
 
 
 def _check_limited(budget: Budget, amount: Budget, owner: str, setting: str) -> None:

@@ -313,7 +313,7 @@ async def test_a_job_is_submitted_with_a_budget(
         job_id = answer.json()["jobId"]
 
         assert answer.status_code == 201
-        standing = await server.services.budget_operations.get_job_budget(TENANT, job_id)
+        standing = await server.services.budget_operations.get(TENANT, job_id)
         assert standing.limit == expected
         shown = await _limit(server, f"/v1/jobs/{job_id}/budget")
         assert (shown["usd"], shown["tokens"]) == (expected.usd, expected.tokens)

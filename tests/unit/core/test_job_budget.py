@@ -7,14 +7,15 @@ import pytest
 from longshore.core.budgets import Allowance, Budget
 from longshore.core.events import types as e
 from longshore.core.events.event import EventContext
-from longshore.core.jobs.job import AddJobBudget, IntentDone
+from longshore.core.jobs.job import IntentDone
 from longshore.core.tasks.changes import RefusalReason
+from longshore.core.tasks.commands import AddBudget
 from longshore.core.tasks.rows import IntentKind, JobRow
 from tests.factories import a_cancel_request, a_job, an_intent
 from tests.unit.core.job_commands import bodies, change_of, refusal_of
 
 INTENT = an_intent(IntentKind.UNPARK, id="new", round=1)
-ADD = AddJobBudget(amount=Budget(usd=1.0, tokens=5, minutes=2.0), by="ann", request_id="r1")
+ADD = AddBudget(amount=Budget(usd=1.0, tokens=5, minutes=2.0), by="ann", request_id="r1")
 
 
 def test_what_is_added_is_written_down_with_what_is_left_to_do() -> None:

@@ -39,14 +39,12 @@ async def test_a_parked_task_resumes_and_the_same_request_adds_once(
         await submit(harness)
         await park(harness, "a", scope)
 
-        first = await harness.budget_operations.add_to_task_budget(
-            TENANT, task_id("a"), MORE, **ANN
-        )
-        again = await harness.budget_operations.add_to_task_budget(
-            TENANT, task_id("a"), MORE, **ANN
-        )
+        first = await harness.budget_operations.add(TENANT, task_id("a"), MORE, **ANN)
+        resumed = await harness.task("a")
+        again = await harness.budget_operations.add(TENANT, task_id("a"), MORE, **ANN)
 
-        assert (first.state, again) == (TaskState.PENDING, first)
+        assert (first.added, again) == (MORE, first)
+        assert (resumed.state, await harness.task("a")) == (TaskState.PENDING, resumed)
         assert await harness.messages() != []
         assert (await harness.event_types("a"))[-2:] == ["Task Budget Added", "Task Unparked"]
 
@@ -66,13 +64,12 @@ async def test_an_addition_whose_answer_was_lost_counts_once(kind: str, tmp_path
         lost = FlakyPort(ledger, "commit", after_write=True)
         unlucky = harness.with_ports(ledger=lost)
 
-        row = await harness.advance_until_done(
-            unlucky.budget_operations.add_to_task_budget(TENANT, task_id("a"), MORE, **ANN)
+        status = await harness.advance_until_done(
+            unlucky.budget_operations.add(TENANT, task_id("a"), MORE, **ANN)
         )
 
-        assert (lost.failures, row.state) == (1, TaskState.COMPLETED)
-        assert row.allowance is not None
-        assert row.allowance.added == MORE
+        assert (lost.failures, status.added) == (1, MORE)
+        assert (await harness.task("a")).state is TaskState.COMPLETED
         assert (await harness.event_types("a")).count("Task Budget Added") == 1
 
 
@@ -84,7 +81,7 @@ async def test_adding_to_the_budget_of_an_ended_task_is_refused(tmp_path: Path) 
         await harness.complete(task_id("a"))
 
         with pytest.raises(CommandRefused, match="only after it is resumed"):
-            await harness.budget_operations.add_to_task_budget(TENANT, task_id("a"), MORE, **ANN)
+            await harness.budget_operations.add(TENANT, task_id("a"), MORE, **ANN)
 
 
 @scenario
@@ -95,9 +92,9 @@ async def test_another_tenants_task_is_not_there(tmp_path: Path) -> None:
 
         for tenant, id_ in (("evil", task_id("a")), (TENANT, task_id("b"))):
             with pytest.raises(NotFound):
-                await harness.budget_operations.add_to_task_budget(tenant, id_, MORE, **ANN)
+                await harness.budget_operations.add(tenant, id_, MORE, **ANN)
             with pytest.raises(NotFound):
-                await harness.budget_operations.get_task_budget(tenant, id_)
+                await harness.budget_operations.get(tenant, id_)
         assert (await harness.task("a")).allowance is None
 
 
@@ -107,14 +104,14 @@ async def test_the_budget_of_a_task_shows_its_limit_and_what_is_spent(tmp_path: 
         harness = await agent_harness(backend, budget=1.0)
         await submit(harness)
         await park(harness, "a", BudgetScope.TASK, spent=1.25)
-        await harness.budget_operations.add_to_task_budget(TENANT, task_id("a"), MORE, **ANN)
+        await harness.budget_operations.add(TENANT, task_id("a"), MORE, **ANN)
         claimed = await harness.claim(task_id("a"))
         renew = c.Renew(fence=claimed.fence, lease_duration=SECOND, usage=usd(0.5))
         await harness.transitions.apply_to_task(claimed.id, renew)
 
-        assert await harness.budget_operations.get_task_budget(
-            TENANT, task_id("a")
-        ) == BudgetStatus(limit=Budget(usd=3.0), spent=usd(1.75), added=MORE)
+        assert await harness.budget_operations.get(TENANT, task_id("a")) == BudgetStatus(
+            limit=Budget(usd=3.0), spent=usd(1.75), added=MORE
+        )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +133,7 @@ async def test_what_has_no_budget_may_spend_what_it_will(
         await harness.submit(make_task("a"), make_task("b", name="own"))
 
         for key in "ab":
-            standing = await harness.budget_operations.get_task_budget(TENANT, task_id(key))
+            standing = await harness.budget_operations.get(TENANT, task_id(key))
             assert standing == BudgetStatus(limit=NO_BUDGET, spent=Usage())
 
 
@@ -158,9 +155,9 @@ async def test_an_empty_addition_or_one_without_a_request_id_is_refused(
         await submit(harness, budget=1.0)
         named: dict[str, Any] = {"by": "ann", "request_id": request_id}
         for adding in (
-            harness.budget_operations.add_to_task_budget(TENANT, task_id("a"), more, **named),
-            harness.budget_operations.add_to_job_budget(TENANT, job_id(), more, **named),
-            harness.budget_operations.add_to_day_budget(TENANT, more, **named),
+            harness.budget_operations.add(TENANT, task_id("a"), more, **named),
+            harness.budget_operations.add(TENANT, job_id(), more, **named),
+            harness.budget_operations.add(TENANT, None, more, **named),
         ):
             with pytest.raises(UsageError, match=message):
                 await adding

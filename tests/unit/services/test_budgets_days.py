@@ -63,8 +63,8 @@ async def test_tasks_parked_for_this_budget_resume_and_the_same_request_adds_onc
         await park(harness, "a", BudgetScope.DAY)
         await park(harness, "b", BudgetScope.JOB)
 
-        first = await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
-        again = await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+        first = await harness.budget_operations.add(TENANT, None, MORE, **ANN)
+        again = await harness.budget_operations.add(TENANT, None, MORE, **ANN)
 
         assert first == again == BudgetStatus(limit=Budget(usd=3.0), spent=Usage(), added=MORE)
         assert await states(harness) == {"a": "pending", "b": "parked"}
@@ -75,11 +75,11 @@ async def test_tasks_parked_for_this_budget_resume_and_the_same_request_adds_onc
 async def test_an_addition_is_for_this_day_and_this_tenant_only(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, day_budget=DAY)
-        await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+        await harness.budget_operations.add(TENANT, None, MORE, **ANN)
 
-        assert (await harness.budget_operations.get_day_budget("other")).limit == DAY
+        assert (await harness.budget_operations.get("other", None)).limit == DAY
         harness.clock.advance(timedelta(days=1))
-        assert (await harness.budget_operations.get_day_budget(TENANT)).limit == DAY
+        assert (await harness.budget_operations.get(TENANT, None)).limit == DAY
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -93,7 +93,7 @@ async def test_an_addition_to_a_day_whose_answer_was_lost_counts_once(
         unlucky = harness.with_ports(budgets=lost)
 
         standing = await harness.advance_until_done(
-            unlucky.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+            unlucky.budget_operations.add(TENANT, None, MORE, **ANN)
         )
 
         assert (lost.failures, standing.added) == (1, MORE)
@@ -114,9 +114,9 @@ async def test_a_repeated_addition_after_a_crash_at_any_call_adds_once(
                 crash_at(backend, at, after_call=True, crashes=deaths), day_budget=DAY
             )
             with suppress(Crash):
-                await dying.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+                await dying.budget_operations.add(TENANT, None, MORE, **ANN)
 
-            standing = await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+            standing = await harness.budget_operations.add(TENANT, None, MORE, **ANN)
 
             assert (standing.added, await states(harness)) == (MORE, {"a": "pending"})
             if not deaths:
@@ -130,8 +130,8 @@ async def test_a_note_that_cannot_be_kept_costs_no_budget(tmp_path: Path) -> Non
         harness = await agent_harness(backend, day_budget=DAY)
         events = FlakyPort(backend.events, "append", RuntimeError("a bug"))
 
-        standing = await harness.with_ports(events=events).budget_operations.add_to_day_budget(
-            TENANT, MORE, **ANN
+        standing = await harness.with_ports(events=events).budget_operations.add(
+            TENANT, None, MORE, **ANN
         )
 
         assert (events.failures, standing.added) == (1, MORE)
@@ -144,7 +144,7 @@ async def test_budget_without_a_limit_cannot_be_added_to(tmp_path: Path, day: Bu
         harness = ServiceHarness(backend, day_budget=day)
 
         with pytest.raises(UsageError, match="the day has no limit in dollars to raise"):
-            await harness.budget_operations.add_to_day_budget(TENANT, MORE, **ANN)
+            await harness.budget_operations.add(TENANT, None, MORE, **ANN)
         assert (await day_budget(harness)).version == 0
 
 

@@ -47,7 +47,7 @@ async def test_tasks_parked_for_this_budget_resume_and_those_parked_for_another_
         for key, scope in (("a", BudgetScope.JOB), ("b", BudgetScope.DAY), ("c", BudgetScope.JOB)):
             await park(harness, key, scope)
 
-        job = await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        status = await harness.budget_operations.add(TENANT, job_id(), MORE, **ANN)
 
         assert await states(harness) == {
             "a": "pending",
@@ -55,9 +55,7 @@ async def test_tasks_parked_for_this_budget_resume_and_those_parked_for_another_
             "c": "pending",
             "d": "pending",
         }
-        assert job.intents == ()
-        assert job.allowance is not None
-        assert (job.allowance.added, job) == (MORE, await harness.job())
+        assert (status.added, (await harness.job()).intents) == (MORE, ())
         assert await harness.job_event_types() == ["Job Created", "Job Budget Added"]
 
 
@@ -73,7 +71,7 @@ async def test_more_than_a_page_of_tasks_resumes(
         for key in keys:
             await park(harness, key, BudgetScope.JOB)
 
-        await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        await harness.budget_operations.add(TENANT, job_id(), MORE, **ANN)
 
         assert set((await states(harness)).values()) == {"pending"}
 
@@ -86,15 +84,14 @@ async def test_the_same_request_adds_to_a_job_once_even_if_the_job_has_ended_sin
     async with open_backend(kind, tmp_path) as backend:
         harness = await agent_harness(backend)
         await submit(harness, budget=1.0)
-        await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        await harness.budget_operations.add(TENANT, job_id(), MORE, **ANN)
         await harness.finish()
 
-        job = await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        status = await harness.budget_operations.add(TENANT, job_id(), MORE, **ANN)
 
-        assert job.allowance is not None
-        assert job.allowance.added == MORE
+        assert status.added == MORE
         with pytest.raises(CommandRefused):
-            await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **LATER)
+            await harness.budget_operations.add(TENANT, job_id(), MORE, **LATER)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -115,13 +112,12 @@ async def test_an_addition_to_a_job_whose_answer_was_lost_counts_once(
         lost = FlakyPort(ledger, "commit", after_write=True)
         unlucky = harness.with_ports(ledger=lost)
 
-        job = await harness.advance_until_done(
-            unlucky.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        status = await harness.advance_until_done(
+            unlucky.budget_operations.add(TENANT, job_id(), MORE, **ANN)
         )
 
-        assert lost.failures == 1
-        assert job.allowance is not None
-        assert (job.allowance.added, job.intents) == (MORE, ())
+        assert (lost.failures, status.added) == (1, MORE)
+        assert (await harness.job()).intents == ()
         assert set((await states(harness)).values()) == {"completed"}
         assert (await harness.job_event_types()).count("Job Budget Added") == 1
 
@@ -134,7 +130,7 @@ async def test_budget_without_a_limit_cannot_be_added_to(tmp_path: Path, more: B
         await submit(harness, budget={"usd": 1.0})
 
         with pytest.raises(UsageError, match="to raise; "):
-            await harness.budget_operations.add_to_job_budget(TENANT, job_id(), more, **ANN)
+            await harness.budget_operations.add(TENANT, job_id(), more, **ANN)
         assert (await harness.job()).allowance is None
 
 
@@ -146,9 +142,9 @@ async def test_another_tenants_job_is_not_there(tmp_path: Path) -> None:
 
         for tenant, id_ in (("evil", job_id()), (TENANT, job_id("none"))):
             with pytest.raises(NotFound):
-                await harness.budget_operations.add_to_job_budget(tenant, id_, MORE, **ANN)
+                await harness.budget_operations.add(tenant, id_, MORE, **ANN)
             with pytest.raises(NotFound):
-                await harness.budget_operations.get_job_budget(tenant, id_)
+                await harness.budget_operations.get(tenant, id_)
 
 
 @scenario
@@ -160,11 +156,11 @@ async def test_the_budget_of_a_job_shows_its_limit_and_what_is_spent(tmp_path: P
         row, name = await harness.task("b"), job_budget_name(job_id())
         own = Reservation(task_id=row.id, attempt=row.attempt)
         await harness.reservations.reserve(TENANT, name, Budget(usd=1.0), own, usd(0.5))
-        before = await harness.budget_operations.get_job_budget(TENANT, job_id())
-        await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+        before = await harness.budget_operations.get(TENANT, job_id())
+        await harness.budget_operations.add(TENANT, job_id(), MORE, **ANN)
 
         assert before == BudgetStatus(limit=Budget(usd=1.0), spent=usd(0.25), reserved=usd(0.5))
-        assert await harness.budget_operations.get_job_budget(TENANT, job_id()) == BudgetStatus(
+        assert await harness.budget_operations.get(TENANT, job_id()) == BudgetStatus(
             limit=Budget(usd=3.0), spent=usd(0.25), reserved=usd(0.5), added=MORE
         )
 
@@ -185,7 +181,7 @@ async def test_an_addition_to_a_budget_takes_effect_after_a_crash_at_any_call(
             deaths: list[str] = []
             dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call, crashes=deaths))
             with suppress(Crash):
-                await dying.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+                await dying.budget_operations.add(TENANT, job_id(), MORE, **ANN)
 
             await harness.sweeper.sweep()
 
@@ -194,7 +190,7 @@ async def test_an_addition_to_a_budget_takes_effect_after_a_crash_at_any_call(
             expected = {"pending"} if added else {"parked"}
             assert set((await states(harness)).values()) == expected, (at, deaths)
             assert job.intents == ()
-            await harness.budget_operations.add_to_job_budget(TENANT, job_id(), MORE, **ANN)
+            await harness.budget_operations.add(TENANT, job_id(), MORE, **ANN)
             assert set((await states(harness)).values()) == {"pending"}
             assert (await harness.job_event_types()).count("Job Budget Added") == 1
             if not deaths:
@@ -211,7 +207,7 @@ async def test_an_intent_that_is_left_open_is_carried_out_by_the_sweeper(tmp_pat
         ledger = FlakyPort(backend.ledger, "list_tasks", BackendUnavailable("down"), times=None)
         with pytest.raises(BackendUnavailable):
             await harness.advance_until_done(
-                harness.with_ports(ledger=ledger).budget_operations.add_to_job_budget(
+                harness.with_ports(ledger=ledger).budget_operations.add(
                     TENANT, job_id(), MORE, **ANN
                 )
             )

@@ -95,7 +95,7 @@ async def test_an_agent_is_answered_until_its_tasks_budget_is_used_up(
 
             await harness.advance(10 * MINUTE)
             assert len(harness.runner.specs) == 1
-            await harness.budget_operations.add_to_task_budget(
+            await harness.budget_operations.add(
                 TENANT, row.id, Budget(usd=1.0), by="ann", request_id="r1"
             )
             await harness.advance(NO_WAIT)
@@ -324,9 +324,7 @@ async def test_a_budget_that_is_raised_while_the_agent_runs_is_noticed(tmp_path:
         await submit(harness)
         async with harness.running_worker():
             more = {"by": "ann", "request_id": "r1"}
-            await harness.budget_operations.add_to_task_budget(
-                TENANT, task_id("a"), Budget(usd=1.0), **more
-            )
+            await harness.budget_operations.add(TENANT, task_id("a"), Budget(usd=1.0), **more)
             await harness.advance(2 * MINUTE)
 
             assert (await harness.task("a")).state is TaskState.COMPLETED
@@ -344,7 +342,7 @@ async def test_more_that_is_allowed_in_the_moment_in_which_a_task_is_parked_is_n
         await submit(harness)
 
         async def add() -> None:
-            await harness.budget_operations.add_to_task_budget(
+            await harness.budget_operations.add(
                 TENANT, task_id("a"), Budget(usd=1.0), by="ann", request_id="r1"
             )
 
@@ -371,7 +369,7 @@ async def test_a_raised_job_budget_is_read_before_a_task_is_parked(tmp_path: Pat
         harness.runner.set_scripts("a", Script(reports=message))
         await submit(harness, "a", budget=0.25)
         async with harness.running_worker():
-            await harness.budget_operations.add_to_job_budget(
+            await harness.budget_operations.add(
                 TENANT, job_id(), Budget(usd=1.0), by="ann", request_id="r1"
             )
             await harness.advance(2 * MINUTE)

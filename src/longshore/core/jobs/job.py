@@ -15,12 +15,13 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from longshore.core.budgets import Budget, add_allowance
+from longshore.core.budgets import add_allowance
 from longshore.core.documents import Document
 from longshore.core.events import types as e
 from longshore.core.events.event import EventContext, to_tick
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.tasks.changes import Change, Refusal, RefusalReason, Transition
+from longshore.core.tasks.commands import AddBudget
 from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow, JobSpec
 from longshore.core.tasks.states import JobState, TaskState
 
@@ -95,22 +96,13 @@ class ResumeJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddJobBudget:
-    """An operator raises the job's budget; an intent resumes tasks that wait for it."""
-
-    amount: Budget
-    by: str
-    request_id: str  # only the first command with an id counts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class IntentDone:
     """An intent has been carried out on every row it names."""
 
     intent_id: str
 
 
-JobCommand = AddTasks | TasksEnded | CancelJob | ResumeJob | AddJobBudget | IntentDone
+JobCommand = AddTasks | TasksEnded | CancelJob | ResumeJob | AddBudget | IntentDone
 
 
 def create(
@@ -302,7 +294,8 @@ def _resume(step: _JobTransition, command: ResumeJob) -> JobDecision:
     )
 
 
-def _add_budget(step: _JobTransition, command: AddJobBudget) -> JobDecision:
+def _add_budget(step: _JobTransition, command: AddBudget) -> JobDecision:
+    """Raise the budget; an intent resumes tasks that wait for it."""
     row = step.row
     if row.state in (JobState.COMPLETED, JobState.CANCELLED):
         return Refusal(RefusalReason.ENDED, f"the job is {row.state}")
@@ -329,6 +322,6 @@ _RULES: dict[type, tuple[Callable[[_JobTransition, Any], JobDecision], EventCont
     TasksEnded: (_tasks_ended, _DISPATCHER),
     CancelJob: (_cancel, _OPERATOR),
     ResumeJob: (_resume, _OPERATOR),
-    AddJobBudget: (_add_budget, _OPERATOR),
+    AddBudget: (_add_budget, _OPERATOR),
     IntentDone: (_intent_done, _DISPATCHER),
 }

@@ -106,7 +106,7 @@ class Unpark(Command):
 
 @value
 class AddBudget(Command):
-    """An operator raises the task's budget."""
+    """An operator raises the budget of the task; ``core.jobs.job`` applies it to a job."""
 
     amount: Budget
     by: str
