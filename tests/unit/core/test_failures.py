@@ -162,7 +162,7 @@ def test_a_command_line_in_an_error_keeps_its_secret() -> None:
 
 
 def test_an_exit_code_other_than_zero_is_final() -> None:
-    failure = failure_of_exit(2, None)
+    failure = failure_of_exit(2)
 
     assert (failure.category, failure.exit_code) == (ErrorCategory.EXIT_CODE, 2)
     assert not failure.retryable
@@ -170,15 +170,12 @@ def test_an_exit_code_other_than_zero_is_final() -> None:
 
 
 def test_an_exit_code_that_the_definition_names_is_retryable() -> None:
-    assert failure_of_exit(75, None, retryable_codes={75}).retryable
-    assert not failure_of_exit(74, None, retryable_codes={75}).retryable
+    assert failure_of_exit(75, retryable_codes={75}).retryable
+    assert not failure_of_exit(74, retryable_codes={75}).retryable
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "signal"), [(None, SIGKILL), (-SIGKILL, None), (-SIGKILL, SIGKILL)]
-)
-def test_a_signal_is_a_crash(exit_code: int | None, signal: int | None) -> None:
-    failure = failure_of_exit(exit_code, signal)
+def test_a_signal_is_a_crash() -> None:
+    failure = failure_of_exit(-SIGKILL)
 
     assert (failure.category, failure.signal) == (ErrorCategory.CRASH, "SIGKILL")
     assert (failure.exit_code, failure.retryable) == (None, True)
@@ -186,8 +183,8 @@ def test_a_signal_is_a_crash(exit_code: int | None, signal: int | None) -> None:
 
 
 def test_an_unexplained_kill_may_be_a_lack_of_memory_and_has_the_peak() -> None:
-    unknown = failure_of_exit(None, SIGKILL)
-    signals = failure_of_exit(None, SIGKILL, peak_rss_bytes=3 * 2**29)
+    unknown = failure_of_exit(-SIGKILL)
+    signals = failure_of_exit(-SIGKILL, peak_rss_bytes=3 * 2**29)
 
     assert unknown.message == "the process was ended by SIGKILL: lack of memory is possible"
     assert signals.message == f"{unknown.message} (1.5 GiB at its peak)"
@@ -196,7 +193,7 @@ def test_an_unexplained_kill_may_be_a_lack_of_memory_and_has_the_peak() -> None:
 
 
 def test_another_signal_says_nothing_of_memory() -> None:
-    failure = failure_of_exit(None, SIGSEGV, peak_rss_bytes=1024)
+    failure = failure_of_exit(-SIGSEGV, peak_rss_bytes=1024)
 
     assert failure.message == "the process was ended by SIGSEGV"
     assert failure.peak_rss_bytes == 1024
@@ -207,29 +204,29 @@ def test_another_signal_says_nothing_of_memory() -> None:
     [(1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (2**30 - 1, "1024 MiB"), (2**52, "4096 TiB")],
 )
 def test_a_killed_process_has_the_peak_in_a_readable_unit(peak: int, shown: str) -> None:
-    failure = failure_of_exit(None, SIGKILL, peak_rss_bytes=peak)
+    failure = failure_of_exit(-SIGKILL, peak_rss_bytes=peak)
 
     assert failure.message.endswith(f": lack of memory is possible ({shown} at its peak)")
     assert failure.peak_rss_bytes == peak
 
 
 def test_a_signal_without_a_name_is_given_by_number() -> None:
-    assert failure_of_exit(None, 50).signal == "signal 50"
+    assert failure_of_exit(-50).signal == "signal 50"
 
 
 def test_an_unobserved_end_is_a_crash() -> None:
-    failure = failure_of_exit(None, None)
+    failure = failure_of_exit(None)
 
     assert (failure.category, failure.signal) == (ErrorCategory.CRASH, None)
 
 
 def test_a_crash_is_not_made_final_by_the_list_of_codes() -> None:
-    assert failure_of_exit(None, SIGSEGV, retryable_codes={1}).retryable
+    assert failure_of_exit(-SIGSEGV, retryable_codes={1}).retryable
 
 
 def test_exit_code_zero_is_no_failure() -> None:
     with pytest.raises(ValueError, match="exit code 0 is no failure"):
-        failure_of_exit(0, None)
+        failure_of_exit(0)
 
 
 def test_an_attempt_whose_time_was_up_says_how_long_it_had() -> None:

@@ -339,7 +339,7 @@ def _reason_of_error(ending: QueryEnding, error: BaseException) -> QueryFailureR
     if _is_instance(error, "CLIJSONDecodeError", "MessageParseError"):
         return QueryFailureReason.CLI_OUTPUT
     if _is_instance(error, "ProcessError"):
-        if _signal_of(error) is not None:
+        if _killed_code_of(error) is not None:
             return QueryFailureReason.CLI_KILLED
         in_use = "already in use" in ending.stderr
         return QueryFailureReason.SESSION_EXISTS if in_use else QueryFailureReason.OPTIONS
@@ -370,7 +370,7 @@ def _failure_of(reason: QueryFailureReason, ending: QueryEnding) -> Failure:
     )
     if reason is not QueryFailureReason.CLI_KILLED:
         return failure
-    exit_ = failure_of_exit(None, _signal_of(error))
+    exit_ = failure_of_exit(_killed_code_of(error))
     return replace(failure, message=f"{meaning.text}: {exit_.message}", signal=exit_.signal)
 
 
@@ -425,11 +425,12 @@ def _status_of(ending: QueryEnding) -> int:
     return ending.status or ending.api_status or 0
 
 
-def _signal_of(error: BaseException | None) -> int | None:
+def _killed_code_of(error: BaseException | None) -> int | None:
+    """Returns the negative exit code of a process that a signal ended; None for another end."""
     code = safe_getattr(error, "exit_code")
     if not isinstance(code, int) or 0 <= code <= _SIGNAL_BASE:
         return None
-    return -code if code < 0 else code - _SIGNAL_BASE
+    return code if code < 0 else _SIGNAL_BASE - code
 
 
 def _is_instance(error: BaseException | None, *names: str) -> bool:

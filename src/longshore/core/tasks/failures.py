@@ -125,7 +125,6 @@ def failure_of(error: BaseException) -> Failure:
 
 def failure_of_exit(
     exit_code: int | None,
-    signal: int | None,
     *,
     retryable_codes: Collection[int] = (),
     peak_rss_bytes: int | None = None,
@@ -133,21 +132,34 @@ def failure_of_exit(
     """Returns the failure of an attempt whose process ended in this way by itself.
 
     Args:
-        exit_code: None if a signal ended it or its end was not observed; a negative number is a
-            signal, as in ``subprocess``.
+        exit_code: None if its end was not observed; a negative number is a signal, as in
+            ``subprocess``.
         retryable_codes: Exit codes that the definition says are worth another attempt.
         peak_rss_bytes: Its peak memory, if measured.
     """
-    if exit_code is not None and exit_code < 0:
-        signal, exit_code = signal or -exit_code, None
-    name = None if signal is None else _signal_name(signal)
-    peak = "" if peak_rss_bytes is None else f" ({_format_size(peak_rss_bytes)} at its peak)"
-    category, message = _exit_failure(exit_code, name, peak)
+    if exit_code == 0:
+        message = "exit code 0 is no failure: say what else was wrong"
+        raise ValueError(message)
+    category, signal = ErrorCategory.CRASH, None
+    if exit_code is None:
+        message = "the process vanished without an exit code"
+    elif exit_code > 0:
+        category = ErrorCategory.EXIT_CODE
+        message = f"the process ended with exit code {exit_code}"
+    else:
+        signal, exit_code = _signal_name(-exit_code), None
+        message = f"the process was ended by {signal}"
+        if signal == Signals.SIGKILL.name:
+            # The kernel gives no other sign when it kills a process because memory is exhausted.
+            peak = (
+                "" if peak_rss_bytes is None else f" ({_format_size(peak_rss_bytes)} at its peak)"
+            )
+            message = f"{message}: lack of memory is possible{peak}"
     return Failure(
         category=category,
         message=message,
         exit_code=exit_code,
-        signal=name,
+        signal=signal,
         retry=True if exit_code in retryable_codes else None,
         peak_rss_bytes=peak_rss_bytes,
     )
@@ -158,24 +170,7 @@ def failure_of_silent_exit(exit_code: int | None, *, peak_rss_bytes: int | None)
     if exit_code is not None and exit_code >= 0:
         message = f"the process exited with exit code {exit_code} without reporting a result"
         return Failure(category=ErrorCategory.CRASH, message=message, exit_code=exit_code)
-    return failure_of_exit(exit_code, None, peak_rss_bytes=peak_rss_bytes)
-
-
-def _exit_failure(
-    exit_code: int | None, signal: str | None, peak: str
-) -> tuple[ErrorCategory, str]:
-    if signal == Signals.SIGKILL.name:
-        # The kernel gives no other sign when it kills a process because memory is exhausted.
-        message = f"the process was ended by {signal}: lack of memory is possible{peak}"
-        return ErrorCategory.CRASH, message
-    if signal is not None:
-        return ErrorCategory.CRASH, f"the process was ended by {signal}"
-    if exit_code is None:
-        return ErrorCategory.CRASH, "the process vanished without an exit code"
-    if exit_code == 0:
-        message = "exit code 0 is no failure: say what else was wrong"
-        raise ValueError(message)
-    return ErrorCategory.EXIT_CODE, f"the process ended with exit code {exit_code}"
+    return failure_of_exit(exit_code, peak_rss_bytes=peak_rss_bytes)
 
 
 def _format_size(count: int) -> str:

@@ -295,7 +295,7 @@ class ProcessAttempt:
             return build(failure=_failure_by_reaper(status, definition.resources))
         if definition.runner is RunnerKind.COMMAND and code != 0:
             codes = definition.retryable_exit_codes
-            failure = failure_of_exit(code, None, retryable_codes=codes, peak_rss_bytes=peak)
+            failure = failure_of_exit(code, retryable_codes=codes, peak_rss_bytes=peak)
         else:
             failure = failure_of_silent_exit(code, peak_rss_bytes=peak)
         return build(failure=self._failure or failure)
