@@ -21,8 +21,8 @@ ERR = Stream.STDERR
 
 
 def a_pump(harness: ServiceHarness, log: Any = None, **policy: Any) -> OutputPump:
-    log = log or harness.backend.output
-    return OutputPump(log, harness.clock, TASK, 1, OutputPolicy(**policy))
+    here = harness if log is None else harness.with_ports(output=log)
+    return OutputPump(here.worker_context(output=OutputPolicy(**policy)), TASK, 1)
 
 
 async def stored(harness: ServiceHarness, task_id: str = TASK) -> list[OutputChunk]:

@@ -14,7 +14,6 @@ from longshore.core.tasks.states import TaskState
 from longshore.ports.ledger import AnyChange
 from longshore.ports.runner import UsageReport
 from longshore.services.worker.budget_check import BudgetCheck
-from longshore.services.worker.context import OutputPolicy
 from longshore.services.worker.output import AttemptReports, OutputPump
 from longshore.testing.fake_runner import Script, succeeds
 from tests.unit.services.agent_spending import (
@@ -163,13 +162,12 @@ async def test_several_questions_at_once_are_all_counted(tmp_path: Path, shared:
         harness = await agent_harness(backend, **({} if shared else {"budget": 0.5}))
         await submit(harness, budget=0.5 if shared else None)
         row = await harness.claim(task_id("a"))
-        pump = OutputPump(backend.output, harness.clock, row.id, row.attempt, OutputPolicy())
+        context = harness.worker_context(day_budget=NO_BUDGET)
+        pump = OutputPump(context, row.id, row.attempt)
         reports, never = AttemptReports(pump, row), asyncio.Future[None]()
         plan, _ = read_plan({"prompt": "Do it.", **({} if shared else {"budget": 0.5})})
         assert plan is not None
-        check = BudgetCheck(
-            harness.reservations, harness.clock, reports, never, renewed, plan, NO_BUDGET
-        )
+        check = BudgetCheck(context, reports, never, renewed, plan)
         assert await check.open()
 
         for number in (1, 2):

@@ -12,7 +12,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
-from longshore.services.worker.context import OutputPolicy, to_ns
+from longshore.services.worker.context import to_ns
 from longshore.services.worker.output import AttemptReports, OutputPump
 from longshore.testing.fake_runner import Script, succeeds
 from longshore.testing.flaky_port import FlakyPort
@@ -399,7 +399,7 @@ async def test_what_is_known_of_the_row_never_goes_back(kind: str, tmp_path: Pat
         saved = await harness.transitions.apply_to_task(
             task_id("a"), c.SaveCheckpoint(fence=claimed.fence, key="step")
         )
-        pump = OutputPump(backend.output, harness.clock, task_id("a"), 1, OutputPolicy())
+        pump = OutputPump(harness.worker_context(), task_id("a"), 1)
         reports = AttemptReports(pump, claimed)
 
         reports.update_row(saved)

@@ -881,9 +881,8 @@ class Attempts:
 
     def _reports_of(self, attempt: _Attempt) -> AttemptReports:
         if attempt.reports is None:
-            log, policy, clock = self._context.backend.output, self._context.output, self._clock
             claimed = attempt.claimed
-            pump = OutputPump(log, clock, claimed.task_id, claimed.attempt, policy)
+            pump = OutputPump(self._context, claimed.task_id, claimed.attempt)
             attempt.reports = AttemptReports(pump, claimed.row)
         return attempt.reports
 

@@ -37,9 +37,7 @@ from longshore.core.definitions.definition import RunnerKind
 from longshore.core.events.types import NO_USAGE, Usage
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import LeaseLost
-from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptSpec, SpendRequest
-from longshore.services.budgets import BudgetReservations
 from longshore.services.resilience import log_and_continue
 from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import AttemptReports
@@ -87,16 +85,13 @@ class BudgetCheck:
         reports: Have the task's row as last read.
         stopped: Done when the attempt was asked to stop.
         renew: Records the attempt's usage durably. Returns whether that succeeded.
-        day_budget: What a tenant may spend in a day.
     """
 
-    reservations: BudgetReservations
-    clock: Clock
+    context: WorkerContext
     reports: AttemptReports
     stopped: asyncio.Future[None]
     renew: Callable[[], Awaitable[bool]]
     plan: AgentPlan
-    day_budget: Budget
     stop: BudgetStop | None = None  # the budget that is used up, if any
     waiting: SpendRequest | None = None  # to be decided again after the next settlement
     _recorded: bool = True  # whether all spend is recorded durably
@@ -110,10 +105,10 @@ class BudgetCheck:
         """Read which budgets apply. Returns whether there is any."""
         await self._refresh_job()
         own = self.plan.budget or any(step.budget for step in self.plan.steps)
-        return bool(own or self.day_budget or self._job_budget)
+        return bool(own or self.context.day_budget or self._job_budget)
 
     async def _refresh_job(self) -> None:
-        self._job = await self.reservations.read_job(self.reports.row)
+        self._job = await self.context.reservations.read_job(self.reports.row)
 
     @property
     def _job_budget(self) -> Budget:
@@ -161,10 +156,8 @@ class BudgetCheck:
         try:
             if exhausted := await self._reserve_from_job(request):
                 return BudgetStop(BudgetScope.JOB, exhausted, "the job")
-            now = self.clock.now()
-            if self.day_budget and (
-                exhausted := await self._reserve(day_budget_name(now), self.day_budget, request)
-            ):
+            now, limit = self.context.backend.clock.now(), self.context.day_budget
+            if limit and (exhausted := await self._reserve(day_budget_name(now), limit, request)):
                 until = next_day_start(now)
                 return BudgetStop(BudgetScope.DAY, exhausted, "the day", until=until)
         except StaleReservation as stale:
@@ -183,7 +176,7 @@ class BudgetCheck:
 
     async def _reserve(self, name: str, limit: Budget, request: SpendRequest) -> Exhausted | None:
         row, share = self.reports.row, self._shares.setdefault(name, _SharedBudgetUse())
-        exhausted = await self.reservations.reserve(
+        exhausted = await self.context.reservations.reserve(
             row.spec.tenant, name, limit, share.reservation(row), request.estimate
         )
         if exhausted is None:
@@ -193,7 +186,7 @@ class BudgetCheck:
     async def _record_spend(self) -> None:
         """Wait until past spend is recorded durably: a crash must not lose it."""
         while not self._recorded and not self.stopped.done():
-            await self.clock.sleep(_RETRY_PAUSE)
+            await self.context.backend.clock.sleep(_RETRY_PAUSE)
             self._recorded = await self.renew()
         if not self._recorded:
             raise LeaseLost(self.reports.row.id, "the attempt ends with unrecorded spend")
@@ -214,7 +207,7 @@ class BudgetCheck:
             share.spent += cost
         for name, share in shares.items():
             row = self.reports.row
-            await self.reservations.settle(row.spec.tenant, name, share.reservation(row))
+            await self.context.reservations.settle(row.spec.tenant, name, share.reservation(row))
 
     async def close(self) -> None:
         """Close the attempt's reservations; it has ended.
@@ -229,7 +222,7 @@ class BudgetCheck:
                 task_id=self.reports.row.id,
                 budget=name,
             ):
-                await self.reservations.close(self.reports.row, name, spent=share.spent)
+                await self.context.reservations.close(self.reports.row, name, spent=share.spent)
 
 
 async def open_budget_check(
@@ -250,8 +243,7 @@ async def open_budget_check(
     plan, _ = read_plan(spec.definition.options)
     if plan is None:
         return None
-    reservations, clock, limit = context.reservations, context.backend.clock, context.day_budget
-    check = BudgetCheck(reservations, clock, reports, stopped, renew, plan, limit)
+    check = BudgetCheck(context, reports, stopped, renew, plan)
     if not await check.open():
         return None
     await check.decide(SpendRequest(0, "", NO_USAGE, NO_USAGE))

@@ -24,8 +24,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import BackendError, BackendUnavailable, NotFound, UsageError
-from longshore.ports.clock import Clock
-from longshore.ports.output import CHUNK_LIMIT_BYTES, OutputChunk, OutputLog, Stream
+from longshore.ports.output import CHUNK_LIMIT_BYTES, OutputChunk, Stream
 from longshore.ports.runner import (
     ActivityReport,
     ChildReport,
@@ -37,7 +36,7 @@ from longshore.ports.runner import (
 )
 from longshore.services.resilience import log_and_continue, pauses_within, retry_unavailable
 from longshore.services.worker.artifacts import AttemptFiles
-from longshore.services.worker.context import OutputPolicy, WorkerContext
+from longshore.services.worker.context import WorkerContext
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +45,9 @@ logger = logging.getLogger(__name__)
 class OutputPump:
     """Stores the output of one attempt in the output log."""
 
-    log: OutputLog
-    clock: Clock
+    context: WorkerContext
     task_id: str
     attempt: int
-    policy: OutputPolicy
     _sequence: int = 0
     _stored: int = 0  # the log has everything up to here
     _bytes: int = 0
@@ -73,29 +70,31 @@ class OutputPump:
             return
         self._sequence += 1
         self._bytes += len(data)
-        if self._bytes > self.policy.limit_bytes:
+        policy = self.context.output
+        if self._bytes > policy.limit_bytes:
             self._over_limit_from = self._over_limit_from or self._sequence
             return
         self._waiting.append(self._chunk(self._sequence, stream, data))
         self._waiting_bytes += len(data)
-        if self._waiting_bytes >= self.policy.batch_bytes:
+        if self._waiting_bytes >= policy.batch_bytes:
             await self.flush()
         elif self._timer is None:
             self._timer = asyncio.ensure_future(self._flush_later())
 
     async def _flush_later(self) -> None:
-        await self.clock.sleep(self.policy.flush_after)
+        await self.context.backend.clock.sleep(self.context.output.flush_after)
         self._timer = None
         await self.flush()
 
     async def flush(self) -> None:
         """Store the waiting chunks in order; if that fails, a marker waits in their place."""
+        clock, log = self.context.backend.clock, self.context.backend.output
         async with self._lock:
             batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
             if not batch:
                 return
             try:
-                await retry_unavailable(self.clock, lambda: self.log.append(self.task_id, batch))
+                await retry_unavailable(clock, lambda: log.append(self.task_id, batch))
                 self._stored = batch[-1].end
             except Exception as error:  # no error of the log may leave a gap
                 unexpected = not isinstance(error, BackendError)
@@ -121,7 +120,7 @@ class OutputPump:
         return OutputChunk(
             attempt=self.attempt,
             sequence=sequence,
-            at=self.clock.now(),
+            at=self.context.backend.clock.now(),
             stream=stream,
             data=data,
             last=last,
@@ -148,7 +147,7 @@ class OutputPump:
         """
         async with self._lock:
             if self._waiting:
-                await self.log.append(self.task_id, self._waiting)
+                await self.context.backend.output.append(self.task_id, self._waiting)
                 self._stored = self._waiting[-1].end
                 self._waiting = []
 
@@ -196,7 +195,8 @@ class AttemptReports:
 
     async def _log_line(self, kind: str, text: str) -> None:
         shown = text[:_ACTIVITY_CHARACTERS]
-        self.activity = Activity(type=kind, step_name=shown, timestamp=self.pump.clock.now())
+        now = self.pump.context.backend.clock.now()
+        self.activity = Activity(type=kind, step_name=shown, timestamp=now)
         await self.pump.add(Stream.LOG, f"{kind}: {text}\n".encode(errors="replace"))
 
 
