@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from longshore.core.dead_letters import DeadLetterFilter
@@ -14,7 +14,6 @@ from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.queues import message_body
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.ports.output import Stream
@@ -263,14 +262,11 @@ async def _prepare_unreported(harness: ErrorHarness) -> None:
     await others.submit(make_task("known"), make_task("waits", "known"), request_id="unreported")
     await others.complete(task_id("known", "unreported"))
 
-    async def decide(job: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-        ended = jobs.EndedTask(
-            number=0, key="known", round=1, state=TaskState.COMPLETED, blocks=NO_NUMBERS
-        )
-        command = jobs.TasksEnded(tasks=(ended,), statuses={})
-        return jobs.apply(job, command, now=now, change_id=change_id)
-
-    await others.transitions.apply_to_job(job_id("unreported"), decide)
+    ended = jobs.EndedTask(
+        number=0, key="known", round=1, state=TaskState.COMPLETED, blocks=NO_NUMBERS
+    )
+    command = jobs.TasksEnded(tasks=(ended,), statuses={})
+    await others.transitions.apply_to_job(job_id("unreported"), command)
     await others.submit(make_task("only"), request_id="over")
     await others.complete(task_id("only", "over"))
     job = await others.job("over")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 
 from longshore.core import budgets
@@ -38,7 +37,6 @@ from longshore.core.definitions.definition import RunnerKind
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import NO_USAGE, OperatorActed, Usage
 from longshore.core.ids import check_request_id, split_task_id
-from longshore.core.jobs import job as jobs
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
@@ -257,12 +255,8 @@ class BudgetOperations:
     async def _add_to_job(self, tenant: str, job_id: str, command: c.AddBudget) -> None:
         job = await self.transitions.get_job(tenant, job_id)
         _check_limited(job.spec.budget, command.amount, f"job {job_id}", "`budget` in the job file")
-
-        async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            return jobs.apply(row, command, now=now, change_id=change_id)
-
         try:
-            job = await self.transitions.apply_to_job(job_id, decide)
+            job = await self.transitions.apply_to_job(job_id, command)
         except CommandRefused:
             job = await self.transitions.get_job(tenant, job_id)
             if not _has_added(job, command):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TypeVar
 
 from longshore.core.jobs import job as jobs
@@ -149,10 +148,8 @@ class Transitions:
             return False
         return True
 
-    async def apply_to_job(
-        self, job_id: str, decide: Callable[[JobRow, datetime, str], Awaitable[jobs.JobDecision]]
-    ) -> JobRow:
-        """Decide from a job's row and commit; on a conflict, ``decide`` is called again.
+    async def apply_to_job(self, job_id: str, command: jobs.JobCommand) -> JobRow:
+        """Apply a command to a job and return its new row.
 
         Raises:
             NotFound: there is no such job.
@@ -161,7 +158,7 @@ class Transitions:
         change_id = self.new_id()
         while True:
             row = await self.get_job(None, job_id)
-            decision = await decide(row, self.backend.clock.now(), change_id)
+            decision = jobs.apply(row, command, now=self.backend.clock.now(), change_id=change_id)
             if isinstance(decision, Refusal):
                 raise refusal_error(job_id, decision)
             if await self.try_commit_job(decision):
@@ -173,13 +170,8 @@ class Transitions:
 
     async def close_intent(self, job_id: str, intent: Intent) -> JobRow | None:
         """Remove a finished intent from the job's row; None if another process has removed it."""
-
-        async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            done = jobs.IntentDone(intent_id=intent.id)
-            return jobs.apply(row, done, now=now, change_id=change_id)
-
         try:
-            return await self.apply_to_job(job_id, decide)
+            return await self.apply_to_job(job_id, jobs.IntentDone(intent_id=intent.id))
         except CommandRefused:
             return None
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.jobs import job as jobs
 from longshore.core.jobs.job import CancelJob
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.queues import message_body
@@ -205,12 +204,7 @@ async def test_a_job_that_is_being_cancelled_is_not_resumed(kind: str, tmp_path:
         await harness.submit(make_task("a"), make_task("b"))
         await harness.fail(A)
 
-        async def cancelled(row: JobRow, now: object, change_id: str) -> jobs.JobDecision:
-            return jobs.apply(
-                row, CancelJob(by="ann"), now=harness.clock.now(), change_id=change_id
-            )
-
-        await harness.transitions.apply_to_job(job_id(), cancelled)
+        await harness.transitions.apply_to_job(job_id(), CancelJob(by="ann"))
         resumed = await harness.operator_commands.resume(job_id(), [A], by="ann")
 
         assert resumed.refused == {A: "the job is being cancelled"}

@@ -1,6 +1,6 @@
 """Operations on many rows that died half way are carried out by the next sweep, each once."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,6 @@ import pytest
 from longshore.core.jobs import job as jobs
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.commands import RequestCancel
-from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.services import reads
 from longshore.services.sweeper import Repairs
@@ -163,10 +162,7 @@ async def test_a_job_that_was_cancelled_while_it_was_created_is_created_first(
             await ServiceHarness(crash_at(backend, 5, after_call=True)).submit(*DIAMOND)
         half = await harness.states()
 
-        async def cancel(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            command = jobs.CancelJob(by="ann", later=True)
-            return jobs.apply(row, command, now=now, change_id=change_id)
-
+        cancel = jobs.CancelJob(by="ann", later=True)
         await harness.transitions.apply_to_job(job_id(), cancel)
 
         repairs = await harness.sweeper.sweep()

@@ -1,6 +1,6 @@
 """Read, decide, commit: through conflicts, lost answers and outages."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,6 @@ import pytest
 
 from longshore.core.jobs import job as jobs
 from longshore.core.tasks import commands as c
-from longshore.core.tasks.changes import Refusal, RefusalReason
-from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import (
     BackendUnavailable,
@@ -279,17 +277,16 @@ async def test_a_job_that_changed_meanwhile_is_decided_again_from_its_new_row(
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b"))
         await harness.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
-        seen: list[int] = []
 
-        async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            seen.append(len(row.cancelled))
-            if len(seen) == 1:
-                await harness.dispatcher.settle([task_id("a")])
-            return jobs.apply(row, jobs.CancelJob(by="bob"), now=now, change_id=change_id)
+        async def settle() -> None:
+            await harness.dispatcher.settle([task_id("a")])
 
-        row = await harness.transitions.apply_to_job(job_id(), decide)
+        ledger = InterposedPort(backend.ledger, "commit", before=settle)
+        late = harness.with_ports(ledger=ledger)
 
-        assert seen == [0, 1]
+        row = await late.transitions.apply_to_job(job_id(), jobs.CancelJob(by="bob"))
+
+        assert ledger.calls == 2
         assert row == await harness.job()
         assert row.cancel is not None
         assert len(row.cancelled) == 1
@@ -298,17 +295,15 @@ async def test_a_job_that_changed_meanwhile_is_decided_again_from_its_new_row(
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_job_s_refusal_comes_as_an_error(kind: str, tmp_path: Path) -> None:
-    async def refuse(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-        return Refusal(reason=RefusalReason.ENDED, detail="no")
-
+    refused = jobs.IntentDone(intent_id="unknown")
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
 
-        with pytest.raises(CommandRefused, match="no"):
-            await harness.transitions.apply_to_job(job_id(), refuse)
+        with pytest.raises(CommandRefused, match="the intent is closed"):
+            await harness.transitions.apply_to_job(job_id(), refused)
         with pytest.raises(NotFound):
-            await harness.transitions.apply_to_job("job-missing", refuse)
+            await harness.transitions.apply_to_job("job-missing", refused)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
