@@ -43,7 +43,7 @@ from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import CommandRefused, UsageError, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.services.reads import iter_tasks, list_all, read_rows
+from longshore.services.reads import get_definition, iter_tasks, list_all, read_rows
 from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import Transitions
 
@@ -203,13 +203,9 @@ class BudgetOperations:
 
     async def _task_budget(self, row: TaskRow, *, steps: bool = False) -> Budget:
         """Returns the task's own budget; with ``steps``, plus the sum of its steps' budgets."""
-        spec = row.spec
-        if spec.definition_version == 0:
-            return NO_BUDGET  # a built-in definition
+        spec, version = row.spec, row.spec.definition_version
         definition = await self.transitions.retry_unavailable(
-            lambda: self.backend.definitions.get(
-                spec.tenant, spec.definition, version=spec.definition_version
-            )
+            lambda: get_definition(self.backend, spec.tenant, spec.definition, version)
         )
         if definition is None or definition.runner is not RunnerKind.AGENT:
             return NO_BUDGET

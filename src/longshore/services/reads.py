@@ -6,10 +6,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.events.event import Event
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, NotFound
+from longshore.ports.backend import Backend
 from longshore.ports.events import EventLog
 from longshore.ports.ledger import Ledger
 from longshore.services.resilience import log_and_continue
@@ -44,6 +46,15 @@ async def get_task_of(ledger: Ledger, tenant: str | None, task_id: str) -> TaskR
     if row is None or tenant not in (None, row.spec.tenant):
         raise NotFound("task", task_id[:_SHOWN_ID_CHARACTERS])
     return row
+
+
+async def get_definition(
+    backend: Backend, tenant: str, name: str, version: int
+) -> Definition | None:
+    """Returns a version of a definition; version 0 is a built-in one."""
+    if version == 0:
+        return BUILTIN_DEFINITIONS.get(name)
+    return await backend.definitions.get(tenant, name, version=version)
 
 
 async def iter_tasks(

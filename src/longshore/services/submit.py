@@ -65,6 +65,7 @@ from longshore.errors import (
 from longshore.ports.backend import Backend
 from longshore.ports.ledger import JobCreation
 from longshore.services.dispatcher import Dispatcher
+from longshore.services.reads import get_definition
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions, refusal_error
 
@@ -462,11 +463,7 @@ class Producer:
         requests = read_job(document, limit=limit, existing=graph.keys or None).tasks
         definitions: dict[str, Definition] = {}
         for name, version in body["versions"].items():
-            stored = (
-                await self.backend.definitions.get(job.spec.tenant, name, version=version)
-                if version
-                else BUILTIN_DEFINITIONS.get(name)
-            )
+            stored = await get_definition(self.backend, job.spec.tenant, name, version)
             if stored is None:
                 message = f"version {version} of definition {name!r} is gone"
                 raise UsageError(message)

@@ -11,7 +11,7 @@ from typing import Any
 
 from longshore.core.agents.plan import read_plan
 from longshore.core.agents.transcripts import merge_entries
-from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition, RunnerKind
+from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import Document, conversation_part_key
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
@@ -20,7 +20,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.runner import AttemptSpec, Conversation
 from longshore.ports.task_source import ClaimedTask
-from longshore.services.reads import iter_pages
+from longshore.services.reads import get_definition, iter_pages
 from longshore.services.spill import DocumentStore
 from longshore.services.worker.context import WorkerContext
 
@@ -95,12 +95,8 @@ async def definition_of(row: TaskRow, backend: Backend) -> Definition:
         NotFound: it does not exist.
     """
     spec = row.spec
-    if spec.definition_version == 0:
-        definition = BUILTIN_DEFINITIONS.get(spec.definition)
-    else:
-        definition = await backend.definitions.get(
-            spec.tenant, spec.definition, version=spec.definition_version
-        )
+    version = spec.definition_version
+    definition = await get_definition(backend, spec.tenant, spec.definition, version)
     if definition is None:
         raise NotFound("definition", spec.definition)
     return definition
