@@ -79,7 +79,7 @@ def undelivered_events(services: Services) -> UndeliveredEvents:
         backend=services.backend,
         alert_sender=services.alert_sender,
         decode=lambda_records.events_in_undelivered,
-        tenant=services.tenant,
+        tenant=services.settings.tenant,
     )
 
 

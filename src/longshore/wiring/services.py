@@ -105,10 +105,6 @@ class Services:
     intervals: Intervals = DEFAULT_INTERVALS
 
     @property
-    def tenant(self) -> str:
-        return self.settings.tenant
-
-    @property
     def environment(self) -> str:
         return self.settings.environment
 
@@ -126,7 +122,7 @@ class Services:
             backend=self.backend,
             transitions=self.transitions,
             lease=self.settings.worker,
-            tenant=self.tenant,
+            tenant=self.settings.tenant,
             app=self.settings.app,
         )
 
@@ -239,7 +235,7 @@ class Services:
             worker_registry=self.worker_registry,
             alert_sender=self.alert_sender,
             app=self.settings.app,
-            tenant=self.tenant,
+            tenant=self.settings.tenant,
             every=self.settings.health.every,
             thresholds=self.settings.health,
         )
@@ -383,7 +379,7 @@ class Services:
 
     def definition_sync(self, folder: Path) -> DefinitionSync:
         """Stores the definitions of the files of a folder."""
-        return DefinitionSync(self.backend, self.tenant, str(folder))
+        return DefinitionSync(self.backend, self.settings.tenant, str(folder))
 
     async def ensure_machine_key(self) -> Path:
         """The file with the key that this machine created for itself; it allows everything."""

@@ -61,7 +61,7 @@ class AsyncClient:
             worker_group = services.worker_group() if self._runs_worker else None
             if worker_group is not None:
                 await stack.enter_async_context(worker_group)
-            caller = Caller(tenant=services.tenant, name="user")
+            caller = Caller(tenant=services.settings.tenant, name="user")
             operations = services.application(caller)
             self._open_connection = Connection(services, operations, worker_group)
             self._stack = stack.pop_all()

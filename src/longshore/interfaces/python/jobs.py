@@ -148,7 +148,7 @@ class Connection:
         return await (work if self.worker_group is None else self.worker_group.run_alongside(work))
 
     async def job(self, job_id: str) -> JobRow:
-        return await get_job_of(self.services.backend.ledger, self.services.tenant, job_id)
+        return await get_job_of(self.services.backend.ledger, self.services.settings.tenant, job_id)
 
     async def tasks_of(self, job: JobRow) -> list[TaskRow]:
         """The rows of all tasks of a job, in the job's order."""
@@ -205,9 +205,8 @@ class AsyncJob(Generic[ResultT]):
         return await self._connection().job(self.id)
 
     async def _task_row(self, key: str) -> TaskRow:
-        connection = self._connection()
-        ledger = connection.services.backend.ledger
-        return await get_task_of(ledger, connection.services.tenant, task_id_of(self.id, key))
+        services, task_id = self._connection().services, task_id_of(self.id, key)
+        return await get_task_of(services.backend.ledger, services.settings.tenant, task_id)
 
     async def _graph_of(self, job: JobRow) -> Graph:
         return await self._connection().services.documents.load_graph(job)

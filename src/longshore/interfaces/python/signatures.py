@@ -130,7 +130,9 @@ class FunctionSignature:
         arguments: dict[str, Any] = {}
         for name, adapter in self._parameters.items():
             if name not in document:
-                problems += self._missing_problem(name)
+                parameter = self._signature.parameters[name]
+                if parameter.default is parameter.empty and parameter.kind not in _VARIADIC:
+                    problems.append(f"{name} is missing")
                 continue
             try:
                 arguments[name] = adapter.validate_json(json.dumps(document[name]))
@@ -139,11 +141,6 @@ class FunctionSignature:
         if problems:
             raise InvalidInput(self._name, problems)
         return inspect.BoundArguments(self._signature, arguments)
-
-    def _missing_problem(self, name: str) -> list[str]:
-        parameter = self._signature.parameters[name]
-        optional = parameter.default is not parameter.empty or parameter.kind in _VARIADIC
-        return [] if optional else [f"{name} is missing"]
 
     def dump_result(self, value: Any) -> Any:
         """A result as JSON.
