@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from longshore.core.supervision import WorkerStatus
 from longshore.interfaces.cli.supervisor import LocalWorkerProcess, SupervisorChannel
-from longshore.services.worker.supervisor import WorkerStatus
 from tests.interfaces.command_line import TIMEOUT_S, is_alive
 
 # The first line of each program: its last argument is the descriptor of the channel.
@@ -50,7 +50,7 @@ class StartedWorker:
 
     async def ended(self) -> int:
         async with asyncio.timeout(TIMEOUT_S):
-            return await self.worker.wait()
+            return await self.worker.ended
 
 
 def run_async(test: Callable[[], Coroutine[Any, Any, None]]) -> None:

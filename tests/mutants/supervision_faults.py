@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Before, Condition, Drop, Operator, Replace
+from tests.planting import Condition, Drop, Operator, Replace
 
 _CORE = "unit/core/test_supervision.py"
 _RECYCLING = "unit/core/test_supervision_recycling.py"
@@ -40,7 +40,7 @@ SUPERVISION_FAULTS = (
     _fault(
         name="a long life makes up for nothing",
         at="core.supervision:Supervision._decide_succession",
-        do=Drop("= short_runs"),
+        do=Drop("= 0"),
         caught_by=f"{_CORE}::test_a_life_just_long_enough_is_no_short_one",
     ),
     _fault(
@@ -52,62 +52,62 @@ SUPERVISION_FAULTS = (
     _fault(
         name="two that are given up hurry the others",
         at="core.supervision:Supervision._decide_succession",
-        do=Drop("if stopping"),
+        do=Drop("if _stops_requested"),
         caught_by=f"{_CORE}::test_two_that_are_given_up_at_once_do_not_hurry_the_others",
     ),
     _fault(
         name="a worker is killed again and again",
-        at="core.supervision:Supervision._kills",
-        do=Drop("not killed"),
+        at="core.supervision:Supervision._ends",
+        do=Condition("is KILL", False),
         caught_by=f"{_CORE}::test_a_worker_that_does_not_drain_in_time_is_killed_once",
     ),
     _fault(
         name="a worker that was not asked is killed",
-        at="core.supervision:Supervision._kills",
-        do=Drop("is not stop_reason"),
+        at="core.supervision:Supervision._ends",
+        do=Condition("is START", False),
         caught_by=f"{_CORE}::test_each_place_gets_a_worker_at_once_and_only_one",
     ),
     _fault(
         name="one that drains already is asked again",
-        at="core.supervision:Supervision._drains",
-        do=Condition("stop_reason", True),
+        at="core.supervision:Supervision._ends",
+        do=Condition("is START", True),
         caught_by=f"{_CORE}::test_one_that_drains_already_is_not_asked_a_second_time_by_a_stop",
     ),
     _fault(
         name="a second stop gives more time",
-        at="core.supervision:Supervision._kill_at",
+        at="core.supervision:Supervision._ends",
         do=Replace("min()", "$2"),
         caught_by=f"{_CORE}::test_a_second_stop_gives_no_worker_more_time",
     ),
     _fault(
         name="all are recycled at once",
-        at="core.supervision:Supervision._recycles",
-        do=Condition("_to_recycle", "$2"),
+        at="core.supervision:Supervision._ends",
+        do=Condition("is not", "$1.stop_reason is None"),
         caught_by=f"{_RECYCLING}::"
         "test_all_are_recycled_one_after_the_other_each_when_the_one_before_is_through",
     ),
     _fault(
         name="the next is recycled before the new one takes work",
-        at="core.supervision:Supervision._recycles",
+        at="core.supervision:Supervision._next_to_recycle",
         do=Drop("_is_steady()"),
         caught_by=f"{_RECYCLING}::test_the_next_is_not_recycled_before_the_new_one_takes_work",
     ),
     _fault(
         name="memory is never too much",
-        at="core.supervision:Supervision.memory_measured",
+        at="core.supervision:Supervision._observe",
         do=Condition("memory_ceiling_bytes", False),
         caught_by=f"{_RECYCLING}::test_more_memory_than_the_ceiling_recycles_by_draining",
     ),
     _fault(
         name="no ceiling is a ceiling of nothing",
-        at="core.supervision:Supervision.memory_measured",
-        do=Condition("memory_ceiling_bytes", "$2 < $3"),
+        at="core.supervision:Supervision._observe",
+        do=Replace("< memory_ceiling_bytes", "$2 < $3"),
         caught_by=f"{_RECYCLING}::test_without_a_ceiling_no_memory_is_too_much",
     ),
     _fault(
         name="a worker that is always too large is recycled without end",
         at="core.supervision:Supervision._decide_succession",
-        do=Drop("is MEMORY"),
+        do=Replace("is MEMORY", "False"),
         caught_by=f"{_RECYCLING}::"
         "test_a_worker_that_is_too_large_soon_after_each_start_counts_as_a_bad_start",
     ),
@@ -126,25 +126,29 @@ SUPERVISION_FAULTS = (
     _fault(
         name="a supervisor that breaks kills its workers",
         at="services.worker.supervisor:Supervisor.run",
-        do=Before("for _watchers", ("for one in self._running.values():\n    one.process.kill()")),
+        do=Replace(
+            "with",
+            "try:\n    $0\nexcept asyncio.CancelledError:\n"
+            "    for one in self._processes.values():\n        one.kill()\n    raise",
+        ),
         caught_by=f"{_SERVICE}::test_a_cancelled_supervisor_kills_no_worker",
     ),
     _fault(
         name="what cannot be started ends the supervisor",
         at="services.worker.supervisor:Supervisor._start_worker",
-        do=Replace("worker_ended()", "raise"),
+        do=Replace("= exit_code", "raise"),
         caught_by=f"{_SERVICE}::test_what_cannot_be_started_is_tried_again_and_given_up_in_the_end",
     ),
     _fault(
-        name="a status after the worker's end is used",
-        at="services.worker.supervisor:Supervisor._on_status",
-        do=Condition("_running", False),
+        name="a status after the worker's end starts another successor",
+        at="core.supervision:Supervision.decide",
+        do=Drop("= _workers"),
         caught_by=f"{_SERVICE}::test_a_status_that_arrives_after_the_end_is_ignored",
     ),
     _fault(
         name="memory is not looked at",
         at="services.worker.supervisor:Supervisor._check",
-        do=Drop("memory_measured()"),
+        do=Drop("= memory_bytes"),
         caught_by=f"{_SERVICE}::"
         "test_a_worker_that_has_grown_too_large_is_recycled_at_the_next_look",
     ),

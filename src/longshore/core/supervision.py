@@ -1,8 +1,8 @@
 """Supervision: when a worker process is started, recycled, hurried, killed or given up.
 
-A slot is one of the processes that should run. Successive workers run in a slot, each with its own
-serial number. The caller reports what happened and carries out what ``decide`` returns. Everything
-is an argument, so that any sequence of deaths can be tested without a process.
+A slot is one of the processes that should run; successive workers run in it. The caller reports on
+each worker what it observes and carries out what ``decide`` returns. Everything is an argument, so
+that any sequence of deaths can be tested without a process.
 
 - A worker that ended by itself is replaced after a delay, so that an error at each start does not
   consume the machine. After too many short-lived workers in a row, supervision gives up and says
@@ -23,6 +23,9 @@ from enum import StrEnum
 
 _ZERO, _DAY = timedelta(0), timedelta(days=1)
 
+# How often a stop was requested.
+_STOP_NOW, _KILL = 2, 3
+
 
 class WorkerStopReason(StrEnum):
     """Why a worker is drained."""
@@ -33,8 +36,20 @@ class WorkerStopReason(StrEnum):
     REQUESTED = "requested"  # an operator requested it
 
 
-# How often a stop was requested.
-_STOP_NOW, _KILL = 2, 3
+class WorkerStatus(StrEnum):
+    """What a worker reports to its supervisor."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+
+
+class WorkerStep(StrEnum):
+    """A step in the life of a worker, each taken at most once and in this order."""
+
+    START = "start"
+    DRAIN = "drain"  # ask it to accept no more work and to exit when it has finished
+    STOP_NOW = "stop now"  # ask it a second time: it releases its tasks and exits
+    KILL = "kill"  # it has not exited in time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,39 +74,6 @@ class SupervisionPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartWorker:
-    """Start a worker in a slot, with this serial number."""
-
-    slot: int
-    serial: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainWorker:
-    """Ask a worker to accept no more work and to exit when it has finished."""
-
-    serial: int
-    reason: WorkerStopReason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopWorkerNow:
-    """Ask a worker a second time: it releases its tasks and exits."""
-
-    serial: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KillWorker:
-    """Kill a worker that has not exited in time."""
-
-    serial: int
-
-
-SupervisionAction = StartWorker | DrainWorker | StopWorkerNow | KillWorker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisionFailure:
     """Why supervision gives up."""
 
@@ -102,126 +84,114 @@ class SupervisionFailure:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Slot:
+class WorkerSlot:
+    """One of the processes that should run."""
+
     number: int
     due: timedelta | None  # when to start a worker; None: one runs, or none is needed
     starts: int = 0
     short_runs: int = 0  # of restarted workers, in a row
-    done: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class _Worker:
-    serial: int
-    slot: _Slot
+@dataclass(slots=True, kw_only=True, eq=False)
+class SupervisedWorker:
+    """A worker process: the caller's observations, and what was decided about it."""
+
+    slot: WorkerSlot
     started_at: timedelta
-    restarted: bool
-    serving: bool = False
-    stop_reason: WorkerStopReason | None = None
-    stop_requested_at: timedelta = _ZERO
-    urgent_at: timedelta | None = None
-    killed: bool = False
-    succession_decided: bool = False  # whether its successor was decided
+    # Set by the caller.
+    status: WorkerStatus | None = None
+    memory_bytes: int = 0
+    exit_code: int | None = None  # None: it runs
+    # Set by ``Supervision``.
+    step: WorkerStep = WorkerStep.START  # the last one
+    stop_reason: WorkerStopReason | None = None  # before ``DRAIN``: why it is to be recycled
+    drained_at: timedelta = _ZERO
+    kill_at: timedelta = _ZERO
+    succession_decided: bool = False
+
+
+WorkerSteps = Iterator[tuple[WorkerStep, SupervisedWorker]]
 
 
 class Supervision:
-    """The slots, their workers and the next actions. Times are elapsed times."""
+    """The slots, their workers and the next steps. Times are elapsed times."""
 
     def __init__(self, policy: SupervisionPolicy, *, now: timedelta, local: datetime) -> None:
         self._policy = policy
-        self._slots = [_Slot(number=n + 1, due=now) for n in range(policy.processes)]
-        self._workers: dict[int, _Worker] = {}
-        self._to_recycle: dict[int, WorkerStopReason] = {}  # by serial, in order
+        self._slots = [WorkerSlot(number=n + 1, due=now) for n in range(policy.processes)]
+        self._workers: list[SupervisedWorker] = []
         self._recycled_until = local.replace(tzinfo=None)
-        self._serial = 0
         self._stops_requested = 0
         self.failure: SupervisionFailure | None = None
 
     @property
-    def stopping(self) -> bool:
-        """Whether all workers are to stop."""
-        return self._stops_requested > 0
-
-    @property
     def finished(self) -> bool:
-        """Whether no worker is left."""
-        return not self._workers and (self.stopping or all(p.done for p in self._slots))
-
-    def worker_serving(self, serial: int) -> None:
-        """A worker has started to accept work."""
-        self._workers[serial].serving = True
-
-    def worker_draining(self, serial: int, *, now: timedelta) -> None:
-        """A worker accepts no more work."""
-        worker = self._workers[serial]
-        # A worker that drains for another reason is replaced when it has exited.
-        if worker.stop_reason is not None and not worker.succession_decided:
-            self._decide_succession(worker, None, now)
-
-    def worker_ended(self, serial: int, code: int, *, now: timedelta) -> None:
-        """A worker's process has exited."""
-        worker = self._workers.pop(serial)
-        self._to_recycle.pop(serial, None)
-        if not worker.succession_decided:
-            self._decide_succession(worker, code, now)
-
-    def memory_measured(self, serial: int, memory_bytes: int) -> None:
-        """Record how much memory a worker's process uses."""
-        if 0 < self._policy.memory_ceiling_bytes < memory_bytes:
-            self._to_recycle[serial] = WorkerStopReason.MEMORY
+        """Whether no worker is left and none will be started."""
+        return not self._workers and self._slots_are_filled()
 
     def recycle(self, reason: WorkerStopReason = WorkerStopReason.REQUESTED) -> None:
         """Replace all current workers, one after the other."""
-        for serial in self._workers:
-            self._to_recycle.setdefault(serial, reason)
+        for worker in self._workers:
+            worker.stop_reason = worker.stop_reason or reason
 
     def stop(self) -> None:
         """Stop all workers: by draining; the second call at once; the third by killing."""
         self._stops_requested += 1
+        for slot in self._slots:
+            slot.due = None
 
-    def decide(self, *, now: timedelta, local: datetime) -> list[SupervisionAction]:
-        """Returns the actions that are due, each once; the caller carries them out.
+    def decide(
+        self, *, now: timedelta, local: datetime
+    ) -> list[tuple[WorkerStep, SupervisedWorker]]:
+        """Returns the steps that are due, at most one for each worker; the caller takes them.
 
         Args:
             local: The current local time.
         """
+        for worker in self._workers:
+            self._observe(worker, now)
+        self._workers = [worker for worker in self._workers if worker.exit_code is None]
         if self._daily_due(local.replace(tzinfo=None)):
             self.recycle(WorkerStopReason.DAILY)
-        if self.stopping:
-            streams = (self._drains(now), self._urgent_stops(now))
-        else:
-            streams = (self._starts(now), self._recycles(now))
-        return [*(decision for stream in streams for decision in stream), *self._kills(now)]
+        return [*self._starts(now), *self._ends(now)]
 
-    def _decide_succession(self, worker: _Worker, code: int | None, now: timedelta) -> None:
+    def _observe(self, worker: SupervisedWorker, now: timedelta) -> None:
+        """Draw the conclusions of what the caller has reported on a worker."""
+        unasked = worker.step is WorkerStep.START
+        if unasked and 0 < self._policy.memory_ceiling_bytes < worker.memory_bytes:
+            worker.stop_reason = WorkerStopReason.MEMORY
+        # A worker that drains without having been asked is replaced when it has exited.
+        draining = worker.status is WorkerStatus.DRAINING and not unasked
+        if (draining or worker.exit_code is not None) and not worker.succession_decided:
+            worker.succession_decided = True
+            self._decide_succession(worker, now)
+
+    def _decide_succession(self, worker: SupervisedWorker, now: timedelta) -> None:
         """Decide the successor of a worker that has exited or accepts no more work."""
-        worker.succession_decided = True
-        if self.stopping:
+        if self._stops_requested:
             return
-        by_itself, slot = worker.stop_reason is None, worker.slot
-        if by_itself and code == 0 and self._policy.until_done:
-            slot.done = True
+        by_itself, slot = worker.step is WorkerStep.START, worker.slot
+        if by_itself and worker.exit_code == 0 and self._policy.until_done:
             return
-        lived = (now if by_itself else worker.stop_requested_at) - worker.started_at
+        lived = (now if by_itself else worker.drained_at) - worker.started_at
         short = lived < self._policy.short_life
-        fault = by_itself or worker.stop_reason is WorkerStopReason.MEMORY
+        out_of_memory = not by_itself and worker.stop_reason is WorkerStopReason.MEMORY
+        fault = by_itself or out_of_memory
         if not short:
             slot.short_runs = 0
-        elif fault and worker.restarted:
+        elif fault and slot.starts > 1:
             slot.short_runs += 1
         if fault and slot.short_runs >= self._policy.restart_limit:
-            self._give_up(worker, code)
+            self.failure = SupervisionFailure(
+                slot=slot.number,
+                restarts=slot.short_runs,
+                code=worker.exit_code,
+                out_of_memory=out_of_memory,
+            )
+            self.stop()
             return
         slot.due = now + (self._policy.restart_delay if by_itself or (fault and short) else _ZERO)
-
-    def _give_up(self, worker: _Worker, code: int | None) -> None:
-        self.failure = SupervisionFailure(
-            slot=worker.slot.number,
-            restarts=worker.slot.short_runs,
-            code=code,
-            out_of_memory=worker.stop_reason is WorkerStopReason.MEMORY,
-        )
-        self.stop()
 
     def _daily_due(self, local: datetime) -> bool:
         """Whether the daily recycling is due, also if its time was missed.
@@ -237,59 +207,50 @@ class Supervision:
         self._recycled_until = max(latest, self._recycled_until)
         return due
 
-    def _starts(self, now: timedelta) -> Iterator[SupervisionAction]:
+    def _starts(self, now: timedelta) -> WorkerSteps:
         for slot in self._slots:
             if slot.due is not None and slot.due <= now:
-                self._serial += 1
-                self._workers[self._serial] = _Worker(
-                    serial=self._serial, slot=slot, started_at=now, restarted=slot.starts > 0
-                )
                 slot.due = None
                 slot.starts += 1
-                yield StartWorker(slot=slot.number, serial=self._serial)
+                worker = SupervisedWorker(slot=slot, started_at=now)
+                self._workers.append(worker)
+                yield worker.step, worker
 
-    def _recycles(self, now: timedelta) -> Iterator[SupervisionAction]:
-        # No worker is asked twice: the one that was asked before has exited by then.
-        at_rest = not any(slot.due is not None for slot in self._slots) and all(
-            worker.stop_reason is None and self._is_steady(worker, now)
-            for worker in self._workers.values()
+    def _ends(self, now: timedelta) -> WorkerSteps:
+        """The next step of each worker that is to end."""
+        recycled = self._next_to_recycle(now)
+        for worker in self._workers:
+            if worker.step is WorkerStep.START:
+                if self._stops_requested:
+                    worker.stop_reason = WorkerStopReason.STOP
+                elif worker is not recycled:
+                    continue
+                worker.step = WorkerStep.DRAIN
+                worker.drained_at, worker.kill_at = now, now + self._policy.kill_after
+            elif worker.step is WorkerStep.KILL:
+                continue
+            elif self._stops_requested >= _KILL or now >= worker.kill_at:
+                worker.step = WorkerStep.KILL
+            elif self._stops_requested >= _STOP_NOW and worker.step is WorkerStep.DRAIN:
+                worker.step = WorkerStep.STOP_NOW
+                worker.kill_at = min(worker.kill_at, now + self._policy.urgent_kill_after)
+            else:
+                continue
+            yield worker.step, worker
+
+    def _next_to_recycle(self, now: timedelta) -> SupervisedWorker | None:
+        """The first worker that is to be recycled, if all slots are served and none is draining."""
+        at_rest = self._slots_are_filled() and all(
+            worker.step is WorkerStep.START and self._is_steady(worker, now)
+            for worker in self._workers
         )
-        if at_rest and self._to_recycle:
-            serial = next(iter(self._to_recycle))
-            yield self._request_stop(self._workers[serial], self._to_recycle.pop(serial), now)
+        if not at_rest:
+            return None
+        return next((worker for worker in self._workers if worker.stop_reason is not None), None)
 
-    def _is_steady(self, worker: _Worker, now: timedelta) -> bool:
+    def _slots_are_filled(self) -> bool:
+        return all(slot.due is None for slot in self._slots)
+
+    def _is_steady(self, worker: SupervisedWorker, now: timedelta) -> bool:
         """Whether the slot is served. A worker that has run for long enough counts as serving."""
-        return worker.serving or now - worker.started_at >= self._policy.short_life
-
-    def _request_stop(
-        self, worker: _Worker, reason: WorkerStopReason, now: timedelta
-    ) -> DrainWorker:
-        worker.stop_reason, worker.stop_requested_at = reason, now
-        return DrainWorker(serial=worker.serial, reason=reason)
-
-    def _drains(self, now: timedelta) -> Iterator[SupervisionAction]:
-        # Not workers that drain already: a second request means to stop at once.
-        for worker in self._workers.values():
-            if worker.stop_reason is None:
-                yield self._request_stop(worker, WorkerStopReason.STOP, now)
-
-    def _urgent_stops(self, now: timedelta) -> Iterator[SupervisionAction]:
-        for worker in self._workers.values():
-            if self._stops_requested >= _STOP_NOW and worker.urgent_at is None:
-                worker.urgent_at = now
-                yield StopWorkerNow(serial=worker.serial)
-
-    def _kills(self, now: timedelta) -> Iterator[SupervisionAction]:
-        for worker in self._workers.values():
-            overdue = self._stops_requested >= _KILL or now >= self._kill_at(worker)
-            if worker.stop_reason is not None and not worker.killed and overdue:
-                worker.killed = True
-                yield KillWorker(serial=worker.serial)
-
-    def _kill_at(self, worker: _Worker) -> timedelta:
-        """Returns when a draining worker is killed."""
-        latest = worker.stop_requested_at + self._policy.kill_after
-        if worker.urgent_at is None:
-            return latest
-        return min(latest, worker.urgent_at + self._policy.urgent_kill_after)
+        return worker.status is not None or now - worker.started_at >= self._policy.short_life

@@ -1,13 +1,18 @@
-"""A supervision with a clock: tests report what happens to workers and read the decisions."""
+"""A supervision with a clock: tests report on workers and read the steps that are decided.
+
+A worker is named by its serial number, in the order of the starts.
+"""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from longshore.core.supervision import (
-    StartWorker,
+    SupervisedWorker,
     Supervision,
-    SupervisionAction,
     SupervisionPolicy,
+    WorkerStatus,
+    WorkerStep,
+    WorkerStopReason,
 )
 
 SECOND = timedelta(seconds=1)
@@ -16,49 +21,89 @@ EVENING = datetime(2030, 1, 7, 22, tzinfo=UTC)
 DELAY, SHORT, LIMIT = 5 * SECOND, 10 * SECOND, 10
 
 
+class Decided(NamedTuple):
+    """A step, the worker that it concerns, and its slot or the reason."""
+
+    step: WorkerStep
+    serial: int
+    slot: int | None = None
+    reason: WorkerStopReason | None = None
+
+
+def start(*, slot: int, serial: int) -> Decided:
+    return Decided(WorkerStep.START, serial, slot=slot)
+
+
+def drain(*, serial: int, reason: WorkerStopReason) -> Decided:
+    return Decided(WorkerStep.DRAIN, serial, reason=reason)
+
+
+def stop_now(*, serial: int) -> Decided:
+    return Decided(WorkerStep.STOP_NOW, serial)
+
+
+def kill(*, serial: int) -> Decided:
+    return Decided(WorkerStep.KILL, serial)
+
+
 class SupervisionHarness:
-    """A supervision with a clock, whose actions are carried out immediately."""
+    """A supervision with a clock, whose steps are taken immediately."""
 
     def __init__(self, **policy: Any) -> None:
         self.now = timedelta(0)
         self.local = EVENING
         self.supervision = Supervision(SupervisionPolicy(**policy), now=self.now, local=self.local)
+        self.workers: list[SupervisedWorker] = []
 
-    def advance(self, duration: timedelta) -> list[SupervisionAction]:
+    def worker(self, serial: int) -> SupervisedWorker:
+        return self.workers[serial - 1]
+
+    def advance(self, duration: timedelta) -> list[Decided]:
         self.now += duration
         self.local += duration
         return self.decide()
 
-    def decide(self) -> list[SupervisionAction]:
-        return self.supervision.decide(now=self.now, local=self.local)
+    def decide(self) -> list[Decided]:
+        steps = self.supervision.decide(now=self.now, local=self.local)
+        return [self._decided(step, worker) for step, worker in steps]
+
+    def _decided(self, step: WorkerStep, worker: SupervisedWorker) -> Decided:
+        if step is WorkerStep.START:
+            self.workers.append(worker)
+        return Decided(
+            step,
+            self.workers.index(worker) + 1,
+            slot=worker.slot.number if step is WorkerStep.START else None,
+            reason=worker.stop_reason if step is WorkerStep.DRAIN else None,
+        )
 
     def start(self) -> None:
         """Start the first worker of each slot; it accepts work."""
-        for decision in self.decide():
-            assert isinstance(decision, StartWorker)
-            self.supervision.worker_serving(decision.serial)
+        for decided in self.decide():
+            assert decided.step is WorkerStep.START
+            self.worker(decided.serial).status = WorkerStatus.SERVING
 
-    def end(self, serial: int, code: int = 1) -> list[SupervisionAction]:
-        self.supervision.worker_ended(serial, code, now=self.now)
+    def end(self, serial: int, code: int = 1) -> list[Decided]:
+        self.worker(serial).exit_code = code
         return self.decide()
 
-    def drain(self, serial: int) -> list[SupervisionAction]:
-        self.supervision.worker_draining(serial, now=self.now)
+    def drain(self, serial: int) -> list[Decided]:
+        self.worker(serial).status = WorkerStatus.DRAINING
         return self.decide()
 
-    def serve(self, serial: int) -> list[SupervisionAction]:
-        self.supervision.worker_serving(serial)
+    def serve(self, serial: int) -> list[Decided]:
+        self.worker(serial).status = WorkerStatus.SERVING
         return self.decide()
 
-    def measure(self, serial: int, memory_bytes: int) -> list[SupervisionAction]:
-        self.supervision.memory_measured(serial, memory_bytes)
+    def measure(self, serial: int, memory_bytes: int) -> list[Decided]:
+        self.worker(serial).memory_bytes = memory_bytes
         return self.decide()
 
-    def stop(self) -> list[SupervisionAction]:
+    def stop(self) -> list[Decided]:
         self.supervision.stop()
         return self.decide()
 
-    def recycle(self) -> list[SupervisionAction]:
+    def recycle(self) -> list[Decided]:
         self.supervision.recycle()
         return self.decide()
 
@@ -74,6 +119,6 @@ def die_shortly(harness: SupervisionHarness, serial: int, times: int) -> int:
     for _ in range(times):
         harness.end(serial)
         (again,) = harness.advance(DELAY)
-        assert isinstance(again, StartWorker)
+        assert again.step is WorkerStep.START
         serial = again.serial
     return serial

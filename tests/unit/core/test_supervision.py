@@ -7,13 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.supervision import (
-    DrainWorker,
-    KillWorker,
-    StartWorker,
-    StopWorkerNow,
-    SupervisionAction,
     SupervisionFailure,
     SupervisionPolicy,
+    WorkerStep,
     WorkerStopReason,
 )
 from tests.unit.core.supervision_harness import (
@@ -22,16 +18,21 @@ from tests.unit.core.supervision_harness import (
     SECOND,
     SHORT,
     TICK,
+    Decided,
     SupervisionHarness,
     die_shortly,
+    drain,
+    kill,
+    start,
     started_harness,
+    stop_now,
 )
 
 
 def test_each_place_gets_a_worker_at_once_and_only_one() -> None:
     harness = SupervisionHarness(processes=3)
 
-    assert harness.decide() == [StartWorker(slot=n, serial=n) for n in (1, 2, 3)]
+    assert harness.decide() == [start(slot=n, serial=n) for n in (1, 2, 3)]
     assert harness.advance(timedelta(hours=1)) == []
     assert not harness.supervision.finished
 
@@ -43,7 +44,7 @@ def test_a_worker_that_ended_by_itself_is_followed_after_the_delay(code: int) ->
 
     assert harness.end(2, code) == []
     assert harness.advance(DELAY - TICK) == []
-    assert harness.advance(TICK) == [StartWorker(slot=2, serial=3)]
+    assert harness.advance(TICK) == [start(slot=2, serial=3)]
 
 
 def test_restarts_that_live_shortly_are_given_up_at_the_limit() -> None:
@@ -55,7 +56,7 @@ def test_restarts_that_live_shortly_are_given_up_at_the_limit() -> None:
     assert harness.supervision.failure == SupervisionFailure(
         slot=1, restarts=LIMIT, code=5, out_of_memory=False
     )
-    assert decisions == [DrainWorker(serial=2, reason=WorkerStopReason.STOP)]
+    assert decisions == [drain(serial=2, reason=WorkerStopReason.STOP)]
     assert not harness.supervision.finished
     assert harness.end(2, 0) == []
     assert harness.supervision.finished
@@ -67,10 +68,10 @@ def test_two_that_are_given_up_at_once_do_not_hurry_the_others() -> None:
     harness.end(2)
     first, second = harness.advance(DELAY)
 
-    harness.supervision.worker_ended(first.serial, 5, now=harness.now)
-    harness.supervision.worker_ended(second.serial, 6, now=harness.now)
+    harness.worker(first.serial).exit_code = 5
+    harness.worker(second.serial).exit_code = 6
 
-    assert harness.decide() == [DrainWorker(serial=3, reason=WorkerStopReason.STOP)]
+    assert harness.decide() == [drain(serial=3, reason=WorkerStopReason.STOP)]
     assert harness.supervision.failure is not None
     assert harness.supervision.failure.code == 5
 
@@ -124,7 +125,7 @@ def test_a_worker_that_ends_well_in_a_burst_is_not_followed() -> None:
     harness.end(1, 0)
     harness.end(2, 1)
     (again,) = harness.advance(DELAY)
-    assert again == StartWorker(slot=2, serial=3)
+    assert again == start(slot=2, serial=3)
     assert not harness.supervision.finished
     harness.end(3, 0)
 
@@ -136,16 +137,16 @@ def test_a_worker_that_does_not_drain_in_time_is_killed_once() -> None:
     harness.recycle()
 
     assert harness.advance(45 * SECOND - TICK) == []
-    assert harness.advance(TICK) == [KillWorker(serial=1)]
+    assert harness.advance(TICK) == [kill(serial=1)]
     assert harness.advance(SECOND) == []
-    assert harness.end(1, -9) == [StartWorker(slot=1, serial=2)]
+    assert harness.end(1, -9) == [start(slot=1, serial=2)]
 
 
 def test_to_stop_is_to_drain_all_and_to_start_none() -> None:
     harness = started_harness(processes=3)
     harness.end(3)
 
-    assert harness.stop() == [DrainWorker(serial=n, reason=WorkerStopReason.STOP) for n in (1, 2)]
+    assert harness.stop() == [drain(serial=n, reason=WorkerStopReason.STOP) for n in (1, 2)]
     assert harness.advance(DELAY) == []
     assert harness.end(1, 0) == []
     assert not harness.supervision.finished
@@ -158,7 +159,7 @@ def test_one_that_drains_already_is_not_asked_a_second_time_by_a_stop() -> None:
     harness.recycle()
     harness.drain(1)
 
-    assert harness.stop() == [DrainWorker(serial=n, reason=WorkerStopReason.STOP) for n in (2, 3)]
+    assert harness.stop() == [drain(serial=n, reason=WorkerStopReason.STOP) for n in (2, 3)]
 
 
 def test_a_worker_that_stops_is_followed_by_none_also_when_it_says_so() -> None:
@@ -173,10 +174,10 @@ def test_to_stop_twice_ends_all_at_once_and_kills_what_is_left_soon_after() -> N
     harness = started_harness(processes=2, urgent_kill_after=5 * SECOND)
     harness.stop()
 
-    assert harness.stop() == [StopWorkerNow(serial=1), StopWorkerNow(serial=2)]
+    assert harness.stop() == [stop_now(serial=1), stop_now(serial=2)]
     harness.end(1, 143)
     assert harness.advance(5 * SECOND - TICK) == []
-    assert harness.advance(TICK) == [KillWorker(serial=2)]
+    assert harness.advance(TICK) == [kill(serial=2)]
 
 
 def test_a_second_stop_gives_no_worker_more_time() -> None:
@@ -187,7 +188,7 @@ def test_a_second_stop_gives_no_worker_more_time() -> None:
     harness.stop()
 
     assert harness.advance(SECOND - TICK) == []
-    assert harness.advance(TICK) == [KillWorker(serial=1)]
+    assert harness.advance(TICK) == [kill(serial=1)]
 
 
 def test_to_stop_three_times_kills() -> None:
@@ -195,7 +196,7 @@ def test_to_stop_three_times_kills() -> None:
     harness.stop()
     harness.stop()
 
-    assert harness.stop() == [KillWorker(serial=1)]
+    assert harness.stop() == [kill(serial=1)]
     assert harness.stop() == []
 
 
@@ -220,12 +221,12 @@ def test_each_slot_has_at_most_one_worker_that_accepts_work(
     alive: dict[int, int] = {}  # serial -> place
     requested: set[int] = set()
 
-    def see(decisions: list[SupervisionAction]) -> None:
-        for decision in decisions:
-            match decision:
-                case StartWorker(slot=slot, serial=serial):
+    def see(decisions: list[Decided]) -> None:
+        for decided in decisions:
+            match decided:
+                case Decided(step=WorkerStep.START, serial=serial, slot=slot):
                     alive[serial] = slot
-                case DrainWorker(serial=serial):
+                case Decided(step=WorkerStep.DRAIN, serial=serial):
                     assert serial not in requested
                     requested.add(serial)
         at_work = [slot for serial, slot in alive.items() if serial not in requested]

@@ -3,12 +3,18 @@
 from datetime import time, timedelta
 
 from longshore.core.supervision import (
-    DrainWorker,
-    StartWorker,
     SupervisionFailure,
     WorkerStopReason,
 )
-from tests.unit.core.supervision_harness import DELAY, LIMIT, SHORT, TICK, started_harness
+from tests.unit.core.supervision_harness import (
+    DELAY,
+    LIMIT,
+    SHORT,
+    TICK,
+    drain,
+    start,
+    started_harness,
+)
 
 CEILING = 2**30
 
@@ -18,11 +24,9 @@ def test_more_memory_than_the_ceiling_recycles_by_draining() -> None:
     harness.advance(SHORT)
 
     assert harness.measure(2, CEILING) == []
-    assert harness.measure(2, CEILING + 1) == [
-        DrainWorker(serial=2, reason=WorkerStopReason.MEMORY)
-    ]
+    assert harness.measure(2, CEILING + 1) == [drain(serial=2, reason=WorkerStopReason.MEMORY)]
     assert harness.measure(2, CEILING + 2) == []
-    assert harness.drain(2) == [StartWorker(slot=2, serial=3)]
+    assert harness.drain(2) == [start(slot=2, serial=3)]
     assert harness.end(2, 0) == []
 
 
@@ -36,7 +40,7 @@ def test_a_worker_that_is_too_large_soon_after_each_start_counts_as_a_bad_start(
     harness, serial = started_harness(memory_ceiling_bytes=CEILING), 1
     for _ in range(LIMIT):
         assert harness.measure(serial, CEILING + 1) == [
-            DrainWorker(serial=serial, reason=WorkerStopReason.MEMORY)
+            drain(serial=serial, reason=WorkerStopReason.MEMORY)
         ]
         assert harness.drain(serial) == []
         (again,) = harness.advance(DELAY)
@@ -63,25 +67,25 @@ def test_what_counts_is_how_soon_it_was_too_large_and_not_how_long_it_drained() 
 
     assert harness.drain(1) == []
     assert harness.advance(DELAY - TICK) == []
-    assert harness.advance(TICK) == [StartWorker(slot=1, serial=2)]
+    assert harness.advance(TICK) == [start(slot=1, serial=2)]
 
 
 def test_a_recycled_worker_is_followed_in_a_burst_too() -> None:
     harness = started_harness(until_done=True)
     harness.recycle()
 
-    assert harness.end(1, 0) == [StartWorker(slot=1, serial=2)]
+    assert harness.end(1, 0) == [start(slot=1, serial=2)]
 
 
 def test_all_are_recycled_one_after_the_other_each_when_the_one_before_is_through() -> None:
     harness = started_harness(processes=2)
 
-    assert harness.recycle() == [DrainWorker(serial=1, reason=WorkerStopReason.REQUESTED)]
-    assert harness.drain(1) == [StartWorker(slot=1, serial=3)]
+    assert harness.recycle() == [drain(serial=1, reason=WorkerStopReason.REQUESTED)]
+    assert harness.drain(1) == [start(slot=1, serial=3)]
     assert harness.drain(1) == []
     assert harness.serve(3) == []
-    assert harness.end(1, 0) == [DrainWorker(serial=2, reason=WorkerStopReason.REQUESTED)]
-    assert harness.end(2, 0) == [StartWorker(slot=2, serial=4)]
+    assert harness.end(1, 0) == [drain(serial=2, reason=WorkerStopReason.REQUESTED)]
+    assert harness.end(2, 0) == [start(slot=2, serial=4)]
     assert harness.serve(4) == []
 
 
@@ -91,7 +95,7 @@ def test_the_next_is_not_recycled_before_the_new_one_takes_work() -> None:
     harness.drain(1)
 
     assert harness.end(1, 0) == []
-    assert harness.serve(3) == [DrainWorker(serial=2, reason=WorkerStopReason.REQUESTED)]
+    assert harness.serve(3) == [drain(serial=2, reason=WorkerStopReason.REQUESTED)]
 
 
 def test_a_new_worker_that_says_nothing_is_believed_when_it_has_lived_for_long() -> None:
@@ -101,7 +105,7 @@ def test_a_new_worker_that_says_nothing_is_believed_when_it_has_lived_for_long()
     harness.end(1, 0)
 
     assert harness.advance(SHORT - TICK) == []
-    assert harness.advance(TICK) == [DrainWorker(serial=2, reason=WorkerStopReason.REQUESTED)]
+    assert harness.advance(TICK) == [drain(serial=2, reason=WorkerStopReason.REQUESTED)]
 
 
 def test_no_worker_is_recycled_while_a_slot_waits_for_its_worker() -> None:
@@ -109,14 +113,14 @@ def test_no_worker_is_recycled_while_a_slot_waits_for_its_worker() -> None:
     harness.end(1)
 
     assert harness.recycle() == []
-    assert harness.advance(DELAY) == [StartWorker(slot=1, serial=3)]
-    assert harness.serve(3) == [DrainWorker(serial=2, reason=WorkerStopReason.REQUESTED)]
+    assert harness.advance(DELAY) == [start(slot=1, serial=3)]
+    assert harness.serve(3) == [drain(serial=2, reason=WorkerStopReason.REQUESTED)]
 
 
 def test_a_recycled_worker_is_followed_at_once_however_short_it_lived() -> None:
     harness, serial = started_harness(restart_limit=1), 1
     for _ in range(3):
-        assert harness.recycle() == [DrainWorker(serial=serial, reason=WorkerStopReason.REQUESTED)]
+        assert harness.recycle() == [drain(serial=serial, reason=WorkerStopReason.REQUESTED)]
         (again,) = harness.end(serial, -9)
         serial = again.serial
         harness.serve(serial)
@@ -134,7 +138,7 @@ def test_one_that_dies_before_its_turn_is_not_recycled_any_more() -> None:
 
     (again,) = harness.advance(DELAY)
 
-    assert again == StartWorker(slot=2, serial=4)
+    assert again == start(slot=2, serial=4)
     assert harness.serve(4) == []
 
 
@@ -143,7 +147,7 @@ def test_a_worker_that_drains_for_another_reason_is_replaced_when_it_has_ended()
 
     assert harness.drain(1) == []
     assert harness.end(1, 0) == []
-    assert harness.advance(DELAY) == [StartWorker(slot=1, serial=2)]
+    assert harness.advance(DELAY) == [start(slot=1, serial=2)]
 
 
 def test_a_worker_that_is_recycled_already_is_not_asked_again() -> None:
@@ -160,17 +164,15 @@ def test_at_its_time_of_day_every_worker_is_recycled() -> None:
     harness = started_harness(processes=2, recycle_at=time(3, 30))
 
     assert harness.advance(timedelta(hours=5, minutes=30) - TICK) == []
-    assert harness.advance(TICK) == [DrainWorker(serial=1, reason=WorkerStopReason.DAILY)]
+    assert harness.advance(TICK) == [drain(serial=1, reason=WorkerStopReason.DAILY)]
     harness.drain(1)
     harness.serve(3)
-    assert harness.end(1, 0) == [DrainWorker(serial=2, reason=WorkerStopReason.DAILY)]
+    assert harness.end(1, 0) == [drain(serial=2, reason=WorkerStopReason.DAILY)]
     harness.drain(2)
     harness.serve(4)
     assert harness.end(2, 0) == []
     assert harness.advance(timedelta(hours=23)) == []
-    assert harness.advance(timedelta(hours=1)) == [
-        DrainWorker(serial=3, reason=WorkerStopReason.DAILY)
-    ]
+    assert harness.advance(timedelta(hours=1)) == [drain(serial=3, reason=WorkerStopReason.DAILY)]
 
 
 def test_a_time_of_day_that_is_past_when_all_begins_waits_for_tomorrow() -> None:
@@ -178,17 +180,13 @@ def test_a_time_of_day_that_is_past_when_all_begins_waits_for_tomorrow() -> None
 
     assert harness.decide() == []
     assert harness.advance(timedelta(hours=23, minutes=58)) == []
-    assert harness.advance(timedelta(minutes=1)) == [
-        DrainWorker(serial=1, reason=WorkerStopReason.DAILY)
-    ]
+    assert harness.advance(timedelta(minutes=1)) == [drain(serial=1, reason=WorkerStopReason.DAILY)]
 
 
 def test_a_missed_time_of_day_is_made_up_for_once() -> None:
     harness = started_harness(recycle_at=time(3, 30))
 
-    assert harness.advance(timedelta(days=3)) == [
-        DrainWorker(serial=1, reason=WorkerStopReason.DAILY)
-    ]
+    assert harness.advance(timedelta(days=3)) == [drain(serial=1, reason=WorkerStopReason.DAILY)]
     harness.drain(1)
     harness.serve(2)
     assert harness.end(1, 0) == []

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from longshore.core.supervision import SupervisionPolicy
+from longshore.core.supervision import SupervisionPolicy, WorkerStatus
 from longshore.services.worker.supervisor import (
     CHECK_INTERVAL,
     START_FAILED,
     Supervisor,
-    WorkerStatus,
 )
 from longshore.testing.clock import FakeClock
 from tests.unit.services.harness import SECOND, scenario
@@ -34,7 +33,7 @@ class FakeWorker:
         self.stop_requests = 0
         self.killed = False
         self.memory = 0
-        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def request_stop(self) -> None:
         self.stop_requests += 1
@@ -45,11 +44,8 @@ class FakeWorker:
     def memory_bytes(self) -> int:
         return self.memory
 
-    async def wait(self) -> int:
-        return await asyncio.shield(self._end)
-
     def end(self, code: int = 0) -> None:
-        self._end.set_result(code)
+        self.ended.set_result(code)
 
 
 class Fleet:
@@ -94,7 +90,7 @@ async def at_work(**policy: Any) -> AsyncIterator[Fleet]:
 
 
 def ended(fleet: Fleet) -> list[FakeWorker]:
-    return [worker for worker in fleet.workers if worker._end.done()]
+    return [worker for worker in fleet.workers if worker.ended.done()]
 
 
 @scenario

@@ -22,13 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
-from longshore.core.supervision import SupervisionFailure, SupervisionPolicy
+from longshore.core.supervision import SupervisionFailure, SupervisionPolicy, WorkerStatus
 from longshore.errors import UsageError
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.log_records import write_worker_line
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
-from longshore.services.worker.supervisor import Supervisor, WorkerProcess, WorkerStatus
+from longshore.services.worker.supervisor import Supervisor, WorkerProcess
 from longshore.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class LocalWorkerProcess:
             raise
         self._output = cast("IO[bytes]", self._process.stdout)
         self._loop = asyncio.get_running_loop()
-        self._end: asyncio.Future[int] = self._loop.create_future()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
         self._readers = [
             _LineReader(self._output.fileno(), on_line),
             # A worker of a newer version may send more.
@@ -208,9 +208,6 @@ class LocalWorkerProcess:
 
         return resident_bytes(self._process.pid)
 
-    async def wait(self) -> int:
-        return await asyncio.shield(self._end)
-
     def _finish(self) -> None:
         self._loop.remove_reader(self._exit)
         os.close(self._exit)
@@ -218,8 +215,7 @@ class LocalWorkerProcess:
             reader.finish()
         self._channel.close()
         self._output.close()
-        if not self._end.cancelled():
-            self._end.set_result(self._process.wait())
+        self.ended.set_result(self._process.wait())
 
 
 class _LineReader:

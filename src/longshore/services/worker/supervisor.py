@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
+from functools import partial
 from typing import Protocol
 
 from longshore.core.supervision import (
-    DrainWorker,
-    KillWorker,
-    StartWorker,
-    StopWorkerNow,
+    SupervisedWorker,
     Supervision,
-    SupervisionAction,
     SupervisionFailure,
     SupervisionPolicy,
+    WorkerStatus,
+    WorkerStep,
 )
 from longshore.ports.clock import Clock
 from longshore.services.resilience import race
@@ -34,19 +31,17 @@ START_FAILED = 126
 """The exit code of a worker that could not be started, as in a shell."""
 
 
-class WorkerStatus(StrEnum):
-    """What a worker reports to its supervisor."""
-
-    SERVING = "serving"
-    DRAINING = "draining"
-
-
 class WorkerProcess(Protocol):
     """A worker in a process of its own."""
 
     @property
     def process_id(self) -> int:
         """The operating system's id of the process."""
+        ...
+
+    @property
+    def ended(self) -> asyncio.Future[int]:
+        """The exit code, or minus the signal that ended the process."""
         ...
 
     def request_stop(self) -> None:
@@ -61,27 +56,12 @@ class WorkerProcess(Protocol):
         """Resident memory of the process; 0 if it cannot be read."""
         ...
 
-    async def wait(self) -> int:
-        """Wait for the end. Returns the exit code, or minus the signal that ended the process."""
-        ...
-
 
 WorkerLauncher = Callable[[int, Callable[[WorkerStatus], None]], WorkerProcess]
 """Starts a worker in a slot, by its number, and passes on the status that the worker reports.
 
 Raises ``OSError`` if the worker could not be started.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WorkerHandle:
-    slot: int
-    process: WorkerProcess
-
-    def log(self, event: str, level: int = logging.INFO, **fields: object) -> None:
-        """Log an event about this worker."""
-        about = {"worker": self.slot, "pid": self.process.process_id}
-        logger.log(level, event, extra={**about, **fields})
 
 
 class Supervisor:
@@ -91,8 +71,7 @@ class Supervisor:
         self._start = start
         self._clock = clock
         self._supervision = Supervision(policy, now=clock.elapsed(), local=clock.now().astimezone())
-        self._running: dict[int, _WorkerHandle] = {}  # by their serials
-        self._watchers: set[asyncio.Task[None]] = set()
+        self._processes: dict[SupervisedWorker, WorkerProcess] = {}
         self._changed = asyncio.Event()
 
     @property
@@ -103,7 +82,7 @@ class Supervisor:
     @property
     def running(self) -> int:
         """The number of worker processes."""
-        return len(self._running)
+        return len(self._processes)
 
     def stop(self) -> None:
         """Drain all workers; the second call ends them at once, the third kills them."""
@@ -116,67 +95,62 @@ class Supervisor:
         self._changed.set()
 
     async def run(self) -> None:
-        """Keep workers running until ``stop``, or until restarting them is pointless."""
-        try:
-            while not self._supervision.finished:
+        """Keep workers running until ``stop``, or until restarting them is pointless.
+
+        If this fails, no worker is killed: the workers notice and drain by themselves.
+        """
+        self._check()
+        while not self._supervision.finished:
+            async with race(self._changed.wait(), self._clock.sleep(CHECK_INTERVAL)):
                 self._changed.clear()
-                self._check()
-                async with race(self._changed.wait(), self._clock.sleep(CHECK_INTERVAL)):
-                    pass
-        finally:
-            # If this fails, no worker is killed: the workers notice and drain by themselves.
-            for waiting in self._watchers:
-                waiting.cancel()
-            await asyncio.gather(*self._watchers, return_exceptions=True)
+            self._check()
 
     def _check(self) -> None:
-        for serial, running in self._running.items():
-            self._supervision.memory_measured(serial, running.process.memory_bytes())
+        for worker, process in self._processes.items():
+            worker.memory_bytes = process.memory_bytes()
         now, local = self._clock.elapsed(), self._clock.now().astimezone()
-        for decision in self._supervision.decide(now=now, local=local):
-            self._carry_out(decision)
+        for step, worker in self._supervision.decide(now=now, local=local):
+            self._take(step, worker)
 
-    def _carry_out(self, decision: SupervisionAction) -> None:
-        match decision:
-            case StartWorker(slot=slot, serial=serial):
-                self._start_worker(slot, serial)
-            case DrainWorker(serial=serial, reason=reason):
-                self._running[serial].log("worker.draining", reason=reason.value)
-                self._running[serial].process.request_stop()
-            case StopWorkerNow(serial=serial):
-                self._running[serial].log("worker.stopped_now")
-                self._running[serial].process.request_stop()
-            case KillWorker(serial=serial):
-                self._running[serial].log("worker.killed", logging.WARNING)
-                self._running[serial].process.kill()
+    def _take(self, step: WorkerStep, worker: SupervisedWorker) -> None:
+        match step:
+            case WorkerStep.START:
+                self._start_worker(worker)
+            case WorkerStep.DRAIN:
+                self._log("worker.draining", worker, reason=worker.stop_reason)
+                self._processes[worker].request_stop()
+            case WorkerStep.STOP_NOW:
+                self._log("worker.stopped_now", worker)
+                self._processes[worker].request_stop()
+            case WorkerStep.KILL:
+                self._log("worker.killed", worker, logging.WARNING)
+                self._processes[worker].kill()
 
-    def _start_worker(self, slot: int, serial: int) -> None:
+    def _start_worker(self, worker: SupervisedWorker) -> None:
+        number = worker.slot.number
         try:
-            process = self._start(slot, lambda status: self._on_status(serial, status))
+            process = self._start(number, partial(self._on_status, worker))
         except OSError as error:
-            logger.warning("worker.start_failed", extra={"worker": slot, "error": str(error)})
-            self._supervision.worker_ended(serial, START_FAILED, now=self._clock.elapsed())
+            logger.warning("worker.start_failed", extra={"worker": number, "error": str(error)})
+            worker.exit_code = START_FAILED
             self._changed.set()
             return
-        running = self._running[serial] = _WorkerHandle(slot=slot, process=process)
-        running.log("worker.started")
-        waiting = asyncio.ensure_future(self._watch(serial, running))
-        self._watchers.add(waiting)
-        waiting.add_done_callback(self._watchers.discard)
+        self._processes[worker] = process
+        self._log("worker.started", worker)
+        process.ended.add_done_callback(partial(self._on_end, worker))
 
-    async def _watch(self, serial: int, running: _WorkerHandle) -> None:
-        code = await running.process.wait()
-        running.log("worker.ended", code=code)
-        del self._running[serial]
-        self._supervision.worker_ended(serial, code, now=self._clock.elapsed())
+    def _on_status(self, worker: SupervisedWorker, status: WorkerStatus) -> None:
+        worker.status = status
         self._changed.set()
 
-    def _on_status(self, serial: int, status: WorkerStatus) -> None:
-        if serial not in self._running:
-            return  # its last status arrived after its end
-        match status:
-            case WorkerStatus.SERVING:
-                self._supervision.worker_serving(serial)
-            case WorkerStatus.DRAINING:
-                self._supervision.worker_draining(serial, now=self._clock.elapsed())
+    def _on_end(self, worker: SupervisedWorker, ended: asyncio.Future[int]) -> None:
+        worker.exit_code = ended.result()
+        self._log("worker.ended", worker, code=worker.exit_code)
+        del self._processes[worker]
         self._changed.set()
+
+    def _log(
+        self, event: str, worker: SupervisedWorker, level: int = logging.INFO, **fields: object
+    ) -> None:
+        about = {"worker": worker.slot.number, "pid": self._processes[worker].process_id}
+        logger.log(level, event, extra={**about, **fields})

@@ -147,7 +147,7 @@ class _DemoWorker:
             BackendUnavailable: it did not start.
         """
         async with asyncio.timeout(_START_TIMEOUT_S):
-            async with race(self._serving.wait(), self.process.wait()):
+            async with race(self._serving.wait(), self.process.ended):
                 if not self._serving.is_set():
                     raise BackendUnavailable(f"a worker did not start: {self._last_line}")
 
@@ -155,8 +155,8 @@ class _DemoWorker:
         """Let the worker release its tasks; kill it if that takes too long."""
         for stop in (self.process.request_stop, self.process.request_stop, self.process.kill):
             stop()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.process.wait(), _GRACE_S)
+            await asyncio.wait([self.process.ended], timeout=_GRACE_S)
+            if self.process.ended.done():
                 return
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from longshore.core.supervision import WorkerStatus
 from longshore.errors import ConfigurationError, UsageError
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
 from longshore.interfaces.cli.commands.shared import WorkerOptions
@@ -21,7 +22,6 @@ from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.cli.supervisor import SupervisorChannel, supervise
 from longshore.services.worker.group import WorkerGroup
-from longshore.services.worker.supervisor import WorkerStatus
 from longshore.settings import Settings
 
 if TYPE_CHECKING:
