@@ -40,7 +40,7 @@ SUPERVISION_FAULTS = (
     _fault(
         name="a long life makes up for nothing",
         at="core.supervision:Supervision._decide_succession",
-        do=Drop("= 0"),
+        do=Drop("= short_runs 0"),
         caught_by=f"{_CORE}::test_a_life_just_long_enough_is_no_short_one",
     ),
     _fault(
@@ -52,44 +52,44 @@ SUPERVISION_FAULTS = (
     _fault(
         name="two that are given up hurry the others",
         at="core.supervision:Supervision._decide_succession",
-        do=Drop("if _stops_requested"),
+        do=Condition("_stops_requested", "$2"),
         caught_by=f"{_CORE}::test_two_that_are_given_up_at_once_do_not_hurry_the_others",
     ),
     _fault(
         name="a worker is killed again and again",
-        at="core.supervision:Supervision._ends",
-        do=Condition("is KILL", False),
+        at="core.supervision:Supervision._next_step",
+        do=Replace("STOP_NOW", "WorkerStep.STOP_NOW | WorkerStep.KILL", nth=1),
         caught_by=f"{_CORE}::test_a_worker_that_does_not_drain_in_time_is_killed_once",
     ),
     _fault(
         name="a worker that was not asked is killed",
-        at="core.supervision:Supervision._ends",
-        do=Condition("is START", False),
+        at="core.supervision:Supervision._next_step",
+        do=Replace("STOP_NOW", "WorkerStep.STOP_NOW | WorkerStep.START", nth=1),
         caught_by=f"{_CORE}::test_each_place_gets_a_worker_at_once_and_only_one",
     ),
     _fault(
         name="one that drains already is asked again",
-        at="core.supervision:Supervision._ends",
-        do=Condition("is START", True),
+        at="core.supervision:Supervision._next_step",
+        do=Replace("START", "WorkerStep.START | WorkerStep.DRAIN", nth=2),
         caught_by=f"{_CORE}::test_one_that_drains_already_is_not_asked_a_second_time_by_a_stop",
     ),
     _fault(
         name="a second stop gives more time",
-        at="core.supervision:Supervision._ends",
+        at="core.supervision:Supervision._next_step",
         do=Replace("min()", "$2"),
         caught_by=f"{_CORE}::test_a_second_stop_gives_no_worker_more_time",
     ),
     _fault(
         name="all are recycled at once",
-        at="core.supervision:Supervision._ends",
-        do=Condition("is not", "$1.stop_reason is None"),
+        at="core.supervision:Supervision.decide",
+        do=Replace("is recycled", "$1.recycle_reason is not None"),
         caught_by=f"{_RECYCLING}::"
         "test_all_are_recycled_one_after_the_other_each_when_the_one_before_is_through",
     ),
     _fault(
         name="the next is recycled before the new one takes work",
         at="core.supervision:Supervision._next_to_recycle",
-        do=Drop("_is_steady()"),
+        do=Condition("is not START", "$1"),
         caught_by=f"{_RECYCLING}::test_the_next_is_not_recycled_before_the_new_one_takes_work",
     ),
     _fault(
@@ -101,13 +101,13 @@ SUPERVISION_FAULTS = (
     _fault(
         name="no ceiling is a ceiling of nothing",
         at="core.supervision:Supervision._observe",
-        do=Replace("< memory_ceiling_bytes", "$2 < $3"),
+        do=Condition("memory_ceiling_bytes", "$2 < $3"),
         caught_by=f"{_RECYCLING}::test_without_a_ceiling_no_memory_is_too_much",
     ),
     _fault(
         name="a worker that is always too large is recycled without end",
         at="core.supervision:Supervision._decide_succession",
-        do=Replace("is MEMORY", "False"),
+        do=Drop("is MEMORY"),
         caught_by=f"{_RECYCLING}::"
         "test_a_worker_that_is_too_large_soon_after_each_start_counts_as_a_bad_start",
     ),
@@ -120,7 +120,7 @@ SUPERVISION_FAULTS = (
     _fault(
         name="a burst never ends",
         at="core.supervision:Supervision._decide_succession",
-        do=Condition("until_done", False),
+        do=Replace("until_done", "False"),
         caught_by=f"{_CORE}::test_a_worker_that_ends_well_in_a_burst_is_not_followed",
     ),
     _fault(

@@ -73,7 +73,7 @@ class SupervisionHarness:
         return Decided(
             step,
             self.workers.index(worker) + 1,
-            slot=worker.slot.number if step is WorkerStep.START else None,
+            slot=worker.slot if step is WorkerStep.START else None,
             reason=worker.stop_reason if step is WorkerStep.DRAIN else None,
         )
 

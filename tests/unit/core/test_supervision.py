@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.supervision import (
-    SupervisionFailure,
     SupervisionPolicy,
     WorkerStep,
     WorkerStopReason,
@@ -53,9 +52,10 @@ def test_restarts_that_live_shortly_are_given_up_at_the_limit() -> None:
 
     decisions = harness.end(last, 5)
 
-    assert harness.supervision.failure == SupervisionFailure(
-        slot=1, restarts=LIMIT, code=5, out_of_memory=False
-    )
+    failure = harness.supervision.failure
+    assert failure is harness.worker(last)
+    assert (failure.slot, failure.short_runs) == (1, LIMIT)
+    assert (failure.exit_code, failure.stop_reason) == (5, None)
     assert decisions == [drain(serial=2, reason=WorkerStopReason.STOP)]
     assert not harness.supervision.finished
     assert harness.end(2, 0) == []
@@ -73,7 +73,7 @@ def test_two_that_are_given_up_at_once_do_not_hurry_the_others() -> None:
 
     assert harness.decide() == [drain(serial=3, reason=WorkerStopReason.STOP)]
     assert harness.supervision.failure is not None
-    assert harness.supervision.failure.code == 5
+    assert harness.supervision.failure.exit_code == 5
 
 
 def test_one_less_than_the_limit_is_not_given_up() -> None:

@@ -3,7 +3,6 @@
 from datetime import time, timedelta
 
 from longshore.core.supervision import (
-    SupervisionFailure,
     WorkerStopReason,
 )
 from tests.unit.core.supervision_harness import (
@@ -51,9 +50,10 @@ def test_a_worker_that_is_too_large_soon_after_each_start_counts_as_a_bad_start(
     harness.measure(serial, CEILING + 1)
     harness.drain(serial)
 
-    assert harness.supervision.failure == SupervisionFailure(
-        slot=1, restarts=LIMIT, code=None, out_of_memory=True
-    )
+    failure = harness.supervision.failure
+    assert failure is harness.worker(serial)
+    assert (failure.slot, failure.short_runs) == (1, LIMIT)
+    assert (failure.exit_code, failure.stop_reason) == (None, WorkerStopReason.MEMORY)
     assert harness.decide() == []
     assert harness.end(serial, 0) == []
     assert harness.supervision.finished

@@ -198,7 +198,7 @@ async def test_workers_that_keep_ending_are_given_up_and_the_rest_is_drained() -
 
         assert [worker.number for worker in fleet.workers] == [1, 2, 2, 2]
         assert fleet.supervisor.failure is not None
-        assert fleet.supervisor.failure.code == 5
+        assert fleet.supervisor.failure.exit_code == 5
         assert fleet.workers[0].stop_requests == 1
 
 
@@ -213,7 +213,7 @@ async def test_what_cannot_be_started_is_tried_again_and_given_up_in_the_end(
         await fleet.clock.run(3 * DELAY)
 
         assert fleet.supervisor.failure is not None
-        assert fleet.supervisor.failure.code == START_FAILED
+        assert fleet.supervisor.failure.exit_code == START_FAILED
         notices = [record for record in caplog.records if record.msg == "worker.start_failed"]
         assert len(notices) == 2
         assert "no more processes" in notices[0].error

@@ -147,7 +147,7 @@ def failure_of_exit(
         category = ErrorCategory.EXIT_CODE
         message = f"the process ended with exit code {exit_code}"
     else:
-        signal, exit_code = _signal_name(-exit_code), None
+        signal, exit_code = signal_name(-exit_code), None
         message = f"the process was ended by {signal}"
         if signal == Signals.SIGKILL.name:
             # The kernel gives no other sign when it kills a process because memory is exhausted.
@@ -188,7 +188,8 @@ def _exit_code_of(error: BaseException) -> int | None:
     return next((code for code in codes if isinstance(code, int)), None)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """``SIGKILL``, or the number of a signal without a name."""
     try:
         return Signals(number).name
     # Real-time signals have no names.

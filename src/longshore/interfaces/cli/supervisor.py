@@ -18,11 +18,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
-from longshore.core.supervision import SupervisionFailure, SupervisionPolicy, WorkerStatus
+from longshore.core.supervision import SupervisedWorker, SupervisionPolicy, WorkerStatus
+from longshore.core.tasks.failures import signal_name
 from longshore.errors import UsageError
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.log_records import write_worker_line
@@ -58,15 +58,15 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
         # Workers have a pipe; the supervisor may have a terminal.
         log_format = "text" if settings.log_file is None and sys.stderr.isatty() else "json"
 
-    def on_line(number: int, line: str) -> None:
-        last_lines[number] = line
-        write_worker_line(number, line)
-
     def start(number: int, on_message: Callable[[WorkerStatus], None]) -> WorkerProcess:
+        def on_line(line: str) -> None:
+            last_lines[number] = line
+            write_worker_line(number, line)
+
         return LocalWorkerProcess(
             [*arguments, "--log-format", log_format],
             on_message=on_message,
-            on_line=partial(on_line, number),
+            on_line=on_line,
         )
 
     policy = SupervisionPolicy(
@@ -80,19 +80,24 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
     )
     supervisor = Supervisor(policy, start, system_clock())
     signals = _listen(supervisor, settings.stop_timeout)
-    until = "until its queues are empty" if burst else "Ctrl-C stops"
-    print(
-        f"supervisor {os.getpid()}: {formats.plural(policy.processes, 'worker')};"
-        f" serving {', '.join(settings.worker.queues)};"
-        f" {formats.plural(settings.worker.concurrency, 'task')} at once each;"
-        f" {settings.data_dir.absolute()}; {until}",
-        flush=True,
-    )
+    workers = formats.plural(policy.processes, "worker")
+    print_startup(settings, f"supervisor {os.getpid()}: {workers};", suffix=" each", burst=burst)
     await supervisor.run()
     if supervisor.failure is not None:
         _report_giving_up(supervisor.failure, settings, last_lines)
         return ExitCode.FAILED
     return signals.exit_code
+
+
+def print_startup(settings: Settings, process: str, *, suffix: str = "", burst: bool) -> None:
+    """Print what a worker or a supervisor serves."""
+    until = "until its queues are empty" if burst else "Ctrl-C stops"
+    print(
+        f"{process} serving {', '.join(settings.worker.queues)};"
+        f" {formats.plural(settings.worker.concurrency, 'task')} at once{suffix};"
+        f" {settings.data_dir.absolute()}; {until}",
+        flush=True,
+    )
 
 
 def _listen(supervisor: Supervisor, stop_timeout: timedelta) -> StopSignals:
@@ -125,28 +130,23 @@ def _stdin_is_terminal() -> bool:
 
 
 def _report_giving_up(
-    failure: SupervisionFailure, settings: Settings, last_lines: dict[int, str]
+    failure: SupervisedWorker, settings: Settings, last_lines: dict[int, str]
 ) -> None:
-    extra = {"worker": failure.slot, "restarts": failure.restarts, "code": failure.code}
+    number, restarts, code = failure.slot, failure.short_runs, failure.exit_code or 0
+    extra = {"worker": number, "restarts": restarts, "code": code}
     logger.error("supervisor.gave_up", extra=extra)
-    times = f"{formats.plural(failure.restarts, 'time')} in a row"
-    code = "" if failure.code is None else f", the last time with {_exit_text(failure.code)}"
-    if failure.out_of_memory:
+    times = f"{formats.plural(restarts, 'time')} in a row"
+    # A worker that was drained is given up for its memory only.
+    if failure.stop_reason is not None:
         ceiling = formats.size(settings.supervisor.memory_ceiling)
-        text = f"exceeded {ceiling} (supervisor.memory_ceiling) soon after its start {times}{code}"
+        text = f"exceeded {ceiling} (supervisor.memory_ceiling) soon after its start {times}"
     else:
         limit = formats.duration_text(SupervisionPolicy().short_life)
-        line = last_lines.get(failure.slot)
+        end = f"exit code {code}" if code >= 0 else signal_name(-code)
+        line = last_lines.get(number)
         output = f"; its last output: {line}" if line else ""
-        text = f"exited within {limit} of its start {times}{code}{output}"
-    print_stderr(f"longshore: gave up: worker {failure.slot} {text}")
-
-
-def _exit_text(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    named = -code in set(signal.Signals)
-    return signal.Signals(-code).name if named else f"signal {-code}"
+        text = f"exited within {limit} of its start {times}, the last time with {end}{output}"
+    print_stderr(f"longshore: gave up: worker {number} {text}")
 
 
 class LocalWorkerProcess:
@@ -179,6 +179,7 @@ class LocalWorkerProcess:
         except BaseException:
             self._channel.close()
             raise
+        self.process_id = self._process.pid
         self._output = cast("IO[bytes]", self._process.stdout)
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self._loop.create_future()
@@ -190,12 +191,8 @@ class LocalWorkerProcess:
                 lambda word: on_message(WorkerStatus(word)) if word in set(WorkerStatus) else None,
             ),
         ]
-        self._exit = os.pidfd_open(self._process.pid)
+        self._exit = os.pidfd_open(self.process_id)
         self._loop.add_reader(self._exit, self._finish)
-
-    @property
-    def process_id(self) -> int:
-        return self._process.pid
 
     def request_stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -206,7 +203,7 @@ class LocalWorkerProcess:
     def memory_bytes(self) -> int:
         from longshore.wiring.services import resident_bytes
 
-        return resident_bytes(self._process.pid)
+        return resident_bytes(self.process_id)
 
     def _finish(self) -> None:
         self._loop.remove_reader(self._exit)
@@ -239,7 +236,8 @@ class _LineReader:
             if not self._read():
                 break
         self._loop.remove_reader(self._descriptor)
-        self._deliver([self._partial] if self._partial else [])
+        if self._partial:
+            self._deliver(self._partial)
 
     def _read(self) -> bool:
         """Returns whether there may be more."""
@@ -256,12 +254,12 @@ class _LineReader:
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         if len(self._partial) > _MAX_LINE_BYTES:
             lines, self._partial = [*lines, self._partial], b""
-        self._deliver(lines)
+        for line in lines:
+            self._deliver(line)
         return True
 
-    def _deliver(self, lines: list[bytes]) -> None:
-        for line in lines:
-            self._on_line(line.decode(errors="backslashreplace"))
+    def _deliver(self, line: bytes) -> None:
+        self._on_line(line.decode(errors="backslashreplace"))
 
 
 class SupervisorChannel:

@@ -16,7 +16,6 @@ from typing import Protocol
 from longshore.core.supervision import (
     SupervisedWorker,
     Supervision,
-    SupervisionFailure,
     SupervisionPolicy,
     WorkerStatus,
     WorkerStep,
@@ -34,15 +33,9 @@ START_FAILED = 126
 class WorkerProcess(Protocol):
     """A worker in a process of its own."""
 
-    @property
-    def process_id(self) -> int:
-        """The operating system's id of the process."""
-        ...
-
-    @property
-    def ended(self) -> asyncio.Future[int]:
-        """The exit code, or minus the signal that ended the process."""
-        ...
+    process_id: int
+    ended: asyncio.Future[int]
+    """The exit code, or minus the signal that ended the process."""
 
     def request_stop(self) -> None:
         """The first call drains, the second releases running tasks. Does nothing after its end."""
@@ -75,8 +68,8 @@ class Supervisor:
         self._changed = asyncio.Event()
 
     @property
-    def failure(self) -> SupervisionFailure | None:
-        """Why the supervisor gave up; None: it did not."""
+    def failure(self) -> SupervisedWorker | None:
+        """The last worker of the slot that the supervisor gave up; None: it did not give up."""
         return self._supervision.failure
 
     @property
@@ -113,21 +106,24 @@ class Supervisor:
             self._take(step, worker)
 
     def _take(self, step: WorkerStep, worker: SupervisedWorker) -> None:
+        if step is WorkerStep.START:
+            self._start_worker(worker)
+            return
+        process = self._processes[worker]
+        about = {"worker": worker.slot, "pid": process.process_id}
         match step:
-            case WorkerStep.START:
-                self._start_worker(worker)
             case WorkerStep.DRAIN:
-                self._log("worker.draining", worker, reason=worker.stop_reason)
-                self._processes[worker].request_stop()
+                logger.info("worker.draining", extra={**about, "reason": worker.stop_reason})
+                process.request_stop()
             case WorkerStep.STOP_NOW:
-                self._log("worker.stopped_now", worker)
-                self._processes[worker].request_stop()
+                logger.info("worker.stopped_now", extra=about)
+                process.request_stop()
             case WorkerStep.KILL:
-                self._log("worker.killed", worker, logging.WARNING)
-                self._processes[worker].kill()
+                logger.warning("worker.killed", extra=about)
+                process.kill()
 
     def _start_worker(self, worker: SupervisedWorker) -> None:
-        number = worker.slot.number
+        number = worker.slot
         try:
             process = self._start(number, partial(self._on_status, worker))
         except OSError as error:
@@ -136,7 +132,7 @@ class Supervisor:
             self._changed.set()
             return
         self._processes[worker] = process
-        self._log("worker.started", worker)
+        logger.info("worker.started", extra={"worker": number, "pid": process.process_id})
         process.ended.add_done_callback(partial(self._on_end, worker))
 
     def _on_status(self, worker: SupervisedWorker, status: WorkerStatus) -> None:
@@ -144,13 +140,8 @@ class Supervisor:
         self._changed.set()
 
     def _on_end(self, worker: SupervisedWorker, ended: asyncio.Future[int]) -> None:
-        worker.exit_code = ended.result()
-        self._log("worker.ended", worker, code=worker.exit_code)
-        del self._processes[worker]
+        process = self._processes.pop(worker)
+        code = worker.exit_code = ended.result()
+        about = {"worker": worker.slot, "pid": process.process_id}
+        logger.info("worker.ended", extra={**about, "code": code})
         self._changed.set()
-
-    def _log(
-        self, event: str, worker: SupervisedWorker, level: int = logging.INFO, **fields: object
-    ) -> None:
-        about = {"worker": worker.slot.number, "pid": self._processes[worker].process_id}
-        logger.log(level, event, extra={**about, **fields})

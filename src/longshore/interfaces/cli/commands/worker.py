@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from longshore.core.supervision import WorkerStatus
 from longshore.errors import ConfigurationError, UsageError
@@ -20,12 +20,9 @@ from longshore.interfaces.cli.log_records import log_to_file
 from longshore.interfaces.cli.options import GlobalOptions, command, flag, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
-from longshore.interfaces.cli.supervisor import SupervisorChannel, supervise
+from longshore.interfaces.cli.supervisor import SupervisorChannel, print_startup, supervise
 from longshore.services.worker.group import WorkerGroup
 from longshore.settings import Settings
-
-if TYPE_CHECKING:
-    from longshore.wiring.services import Services
 
 
 @command(
@@ -117,7 +114,7 @@ async def _run_worker(settings: Settings, supervisor_fd: int | None, *, burst: b
             channel = stack.enter_context(contextlib.closing(SupervisorChannel(supervisor_fd)))
         async with open_command_services(settings) as services, services.worker_group() as group:
             signals = _listen(group, settings, channel)
-            _print_startup(services, group, burst=burst)
+            print_startup(settings, f"worker {group.worker.id}:", burst=burst)
             await (services.run_until_idle(group) if burst else group.wait())
         return signals.exit_code
 
@@ -152,17 +149,6 @@ def report_draining(group: WorkerGroup, settings: Settings, *, again: bool = Tru
         grace = formats.duration_text(settings.worker.drain_grace)
         hint = "; press Ctrl-C again to stop now" if again else ""
         print_stderr(f"longshore: stopping: waiting up to {grace} for {tasks}{hint}")
-
-
-def _print_startup(services: Services, group: WorkerGroup, *, burst: bool) -> None:
-    settings = services.settings
-    until = "until its queues are empty" if burst else "Ctrl-C stops"
-    print(
-        f"worker {group.worker.id}: serving {', '.join(settings.worker.queues)};"
-        f" {formats.plural(settings.worker.concurrency, 'task')} at once;"
-        f" {settings.data_dir.absolute()}; {until}",
-        flush=True,
-    )
 
 
 def check_app_modules(modules: Sequence[str], folder: Path) -> None:
