@@ -98,9 +98,8 @@ class Supervision:
 
     def __init__(self, policy: SupervisionPolicy, *, now: timedelta, local: datetime) -> None:
         self._policy = policy
-        self._workers = [
-            SupervisedWorker(slot=n + 1, started_at=now) for n in range(policy.processes)
-        ]
+        slots = range(1, policy.processes + 1)
+        self._workers = [SupervisedWorker(slot=slot, started_at=now) for slot in slots]
         self._recycled_until = local.replace(tzinfo=None)
         self._stops_requested = 0
         self.failure: SupervisedWorker | None = None  # the last worker of a slot that is given up
@@ -121,10 +120,8 @@ class Supervision:
         self._stops_requested += 1
         self._workers = [worker for worker in self._workers if worker.step is not None]
 
-    def decide(
-        self, *, now: timedelta, local: datetime
-    ) -> list[tuple[WorkerStep, SupervisedWorker]]:
-        """Returns the steps that are due, at most one for each worker; the caller takes them.
+    def decide(self, *, now: timedelta, local: datetime) -> list[SupervisedWorker]:
+        """Returns the workers whose next step is due; the caller takes that step.
 
         Args:
             local: The current local time.
@@ -135,12 +132,12 @@ class Supervision:
         if self._daily_due(local.replace(tzinfo=None)):
             self.recycle(WorkerStopReason.DAILY)
         recycled = self._next_to_recycle(now)
-        steps = []
+        due = []
         for worker in self._workers:
             if step := self._next_step(worker, now, recycled=worker is recycled):
                 worker.step = step
-                steps.append((step, worker))
-        return steps
+                due.append(worker)
+        return due
 
     def _observe(self, worker: SupervisedWorker, now: timedelta) -> None:
         """Draw the conclusions of what the caller has reported on a worker."""

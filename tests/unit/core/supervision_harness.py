@@ -64,10 +64,12 @@ class SupervisionHarness:
         return self.decide()
 
     def decide(self) -> list[Decided]:
-        steps = self.supervision.decide(now=self.now, local=self.local)
-        return [self._decided(step, worker) for step, worker in steps]
+        due = self.supervision.decide(now=self.now, local=self.local)
+        return [self._decided(worker) for worker in due]
 
-    def _decided(self, step: WorkerStep, worker: SupervisedWorker) -> Decided:
+    def _decided(self, worker: SupervisedWorker) -> Decided:
+        step = worker.step
+        assert step is not None
         if step is WorkerStep.START:
             self.workers.append(worker)
         return Decided(

@@ -37,10 +37,9 @@ logger = logging.getLogger(__name__)
 PROGRAM = (sys.executable, "-P", "-m", "longshore", "worker")
 # In addition to the time in which a worker stops by itself.
 _STOP_MARGIN = timedelta(seconds=10)
-_CHUNK_BYTES = 65536
+# As much as a pipe can hold, so that one read empties it.
+_CHUNK_BYTES = 2**20
 _MAX_LINE_BYTES = 65536
-# More than a pipe can hold.
-_LAST_CHUNKS = 32
 
 
 async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool) -> int:
@@ -232,31 +231,27 @@ class _LineReader:
 
     def finish(self) -> None:
         """Deliver what is there now; other processes may still hold the other end open."""
-        for _ in range(_LAST_CHUNKS):
-            if not self._read():
-                break
+        self._read()
         self._loop.remove_reader(self._descriptor)
         if self._partial:
             self._deliver(self._partial)
 
-    def _read(self) -> bool:
-        """Returns whether there may be more."""
+    def _read(self) -> None:
         try:
             chunk = os.read(self._descriptor, _CHUNK_BYTES)
         except BlockingIOError:
-            return False
+            return
         except ConnectionError:
             chunk = b""
         if not chunk:
             self._loop.remove_reader(self._descriptor)
             self._on_close()
-            return False
+            return
         *lines, self._partial = (self._partial + chunk).split(b"\n")
         if len(self._partial) > _MAX_LINE_BYTES:
             lines, self._partial = [*lines, self._partial], b""
         for line in lines:
             self._deliver(line)
-        return True
 
     def _deliver(self, line: bytes) -> None:
         self._on_line(line.decode(errors="backslashreplace"))

@@ -102,16 +102,16 @@ class Supervisor:
         for worker, process in self._processes.items():
             worker.memory_bytes = process.memory_bytes()
         now, local = self._clock.elapsed(), self._clock.now().astimezone()
-        for step, worker in self._supervision.decide(now=now, local=local):
-            self._take(step, worker)
+        for worker in self._supervision.decide(now=now, local=local):
+            self._take_step(worker)
 
-    def _take(self, step: WorkerStep, worker: SupervisedWorker) -> None:
-        if step is WorkerStep.START:
+    def _take_step(self, worker: SupervisedWorker) -> None:
+        if worker.step is WorkerStep.START:
             self._start_worker(worker)
             return
         process = self._processes[worker]
         about = {"worker": worker.slot, "pid": process.process_id}
-        match step:
+        match worker.step:
             case WorkerStep.DRAIN:
                 logger.info("worker.draining", extra={**about, "reason": worker.stop_reason})
                 process.request_stop()

@@ -83,13 +83,12 @@ def worker(
         "log_format": log_format,
     }
     settings = load_command_settings(options, flags, long_running=True).settings
-    supervising = settings.supervisor.processes > 0 and supervisor_fd is None
     if recycle_at and not settings.supervisor.processes:
         raise UsageError("--recycle-at needs --processes: a worker cannot replace itself")
     check_app_modules(settings.worker.app, Path.cwd())
     if settings.log_file is not None and supervisor_fd is None:
         log_to_file(settings, settings.log_file)
-    if not supervising:
+    if supervisor_fd is not None or not settings.supervisor.processes:
         return asyncio.run(_run_worker(settings, supervisor_fd, burst=burst))
     repeated = {"data-dir": options.data_dir, "tenant": options.tenant, **asdict(tasks)}
     arguments = [
@@ -108,10 +107,8 @@ def _items(value: object) -> Sequence[object]:
 
 
 async def _run_worker(settings: Settings, supervisor_fd: int | None, *, burst: bool) -> int:
-    with contextlib.ExitStack() as stack:
-        channel = None
-        if supervisor_fd is not None:
-            channel = stack.enter_context(contextlib.closing(SupervisorChannel(supervisor_fd)))
+    channel = None if supervisor_fd is None else SupervisorChannel(supervisor_fd)
+    with contextlib.nullcontext() if channel is None else contextlib.closing(channel):
         async with open_command_services(settings) as services, services.worker_group() as group:
             signals = _listen(group, settings, channel)
             print_startup(settings, f"worker {group.worker.id}:", burst=burst)
