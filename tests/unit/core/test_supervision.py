@@ -180,6 +180,15 @@ def test_to_stop_twice_ends_all_at_once_and_kills_what_is_left_soon_after() -> N
     assert harness.advance(TICK) == [kill(serial=2)]
 
 
+def test_two_stops_in_one_moment_ask_a_worker_twice_one_after_the_other() -> None:
+    harness = started_harness()
+    harness.supervision.stop()
+
+    assert harness.stop() == [drain(serial=1, reason=WorkerStopReason.STOP)]
+    assert harness.decide() == [stop_now(serial=1)]
+    assert harness.decide() == []
+
+
 def test_a_second_stop_gives_no_worker_more_time() -> None:
     harness = started_harness(kill_after=45 * SECOND, urgent_kill_after=5 * SECOND)
     harness.stop()
