@@ -32,9 +32,7 @@ from longshore.core.tasks.rows import TaskRow
 from longshore.errors import (
     BackendRejected,
     BackendUnavailable,
-    CommandRefused,
     LongshoreError,
-    NotFound,
     ReceiptExpired,
     UsageError,
 )
@@ -252,8 +250,7 @@ class MessageTaskSource:
     async def _take_over(self, row: TaskRow) -> None:
         if row.lease is not None:
             command = c.LeaseEnded(fence=row.lease.fence, margin=self.lease.skew_margin)
-            with contextlib.suppress(CommandRefused):
-                await self.transitions.apply_to_task(row.id, command)
+            await self.transitions.try_command(row.id, command)
 
     async def _try_claim(
         self, worker: WorkerInstance, row: TaskRow, message: Message
@@ -266,9 +263,8 @@ class MessageTaskSource:
             epoch=self.backend.ledger.epoch,
             local=worker.local,
         )
-        try:
-            claimed = await self.transitions.apply_to_task(row.id, claim, row=row)
-        except (CommandRefused, NotFound):
+        claimed = await self.transitions.try_command(row.id, claim, row=row)
+        if isinstance(claimed, Refusal):
             return None
         self._leased[row.id] = _LeasedTask(claimed, message.receipt)
         # If the row has changed since it was read, its place is unknown: a release uses the time.
@@ -363,11 +359,10 @@ class MessageTaskSource:
                 holder_dead=True,
                 begun=(task_id, lease.fence) not in unbegun,
             )
-            with (
-                log_and_continue(logger, "lease.end_failed", task_id=task_id),
-                contextlib.suppress(CommandRefused, NotFound),  # the task has moved on
-            ):
-                ended.append(await self.transitions.apply_to_task(task_id, command))
+            with log_and_continue(logger, "lease.end_failed", task_id=task_id):
+                row = await self.transitions.try_command(task_id, command)
+                if not isinstance(row, Refusal):  # otherwise the task has moved on
+                    ended.append(row)
         return ended
 
     async def wait_for_ends(self, seen: int, *, timeout: timedelta) -> int:
