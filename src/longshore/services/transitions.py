@@ -85,26 +85,20 @@ class Transitions:
         return await self.retry_unavailable(lambda: get_job_of(self.backend.ledger, tenant, job_id))
 
     async def apply_to_task(
-        self,
-        task_id: str,
-        command: Command,
-        *,
-        row: TaskRow | None = None,
-        change_id: str | None = None,
+        self, task_id: str, command: Command, *, row: TaskRow | None = None
     ) -> TaskRow:
         """Apply a command to a task and return its new row.
 
         Args:
             row: The row as the caller last read it, which saves the first read. If the row has
                 changed since, the commit conflicts.
-            change_id: The id of an earlier call, which may have been committed.
 
         Raises:
             NotFound: there is no such task.
             CommandRefused: the row does not allow it; nothing was changed.
             BackendUnavailable: the ledger could not be reached, after several tries.
         """
-        applied = await self.try_command(task_id, command, row=row, change_id=change_id)
+        applied = await self.try_command(task_id, command, row=row)
         if isinstance(applied, Refusal):
             raise refusal_error(task_id, applied)
         return applied
@@ -118,6 +112,9 @@ class Transitions:
         change_id: str | None = None,
     ) -> TaskRow | Refusal:
         """Apply a command to a task like ``apply_to_task``, and return its new row or the refusal.
+
+        Args:
+            change_id: The id of an earlier call, which may have been committed.
 
         Raises:
             BackendUnavailable: the ledger could not be reached, after several tries.
