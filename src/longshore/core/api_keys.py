@@ -46,8 +46,7 @@ class KeyRecord:
 def make_key(secret: bytes) -> str:
     """Returns the text of a key made from random bytes."""
     if len(secret) < SECRET_BYTES:
-        message = f"a key needs at least {SECRET_BYTES} random bytes, not {len(secret)}"
-        raise ValueError(message)
+        raise ValueError(f"a key needs at least {SECRET_BYTES} random bytes, not {len(secret)}")
     return KEY_PREFIX + base64.urlsafe_b64encode(secret).decode().rstrip("=")
 
 
@@ -70,11 +69,10 @@ class Rate:
 
     def __post_init__(self) -> None:
         if self.per_second <= 0 or self.burst < 1:
-            message = (
+            raise ValueError(
                 "a rate must be above 0 per second, with a burst of at least 1, not "
                 f"{self.per_second} and {self.burst}"
             )
-            raise ValueError(message)
 
 
 def count_call(

@@ -104,8 +104,7 @@ def read_budget(document: Any) -> Budget:
         raise ValueError(_EXPECTED)
     for name, amount in document.items():
         if type(amount) not in _AMOUNT_TYPES[name] or not 0 < amount <= MAX_AMOUNT:
-            message = f"{name}: {_EXPECTED}"
-            raise ValueError(message)
+            raise ValueError(f"{name}: {_EXPECTED}")
     usd, minutes = document.get("usd"), document.get("minutes")
     return Budget(
         usd=None if usd is None else float(usd),

@@ -104,11 +104,10 @@ def validate_key(key: str) -> str:
         or len(key.encode(errors="replace")) > KEY_LIMIT_BYTES
         or any(part in ("", ".", "..") for part in parts)
     ):
-        message = (
+        raise UsageError(
             f"{key[:80]!r} is not a blob key: use names joined by single slashes, such as "
             f"'jobs/a/input.json', at most {KEY_LIMIT_BYTES} bytes"
         )
-        raise UsageError(message)
     return key
 
 

@@ -84,15 +84,13 @@ class HealthThresholds:
 def _check_times(times: HealthPolicy | HealthThresholds) -> None:
     for name in ("longest_run", "healthy_within", "warning_within"):
         if (value := getattr(times, name)) is not None and value <= _ZERO:
-            message = f"{name} must be longer than zero, not {value!r}"
-            raise ValueError(message)
+            raise ValueError(f"{name} must be longer than zero, not {value!r}")
     healthy, warning = times.healthy_within, times.warning_within
     if healthy is not None and warning is not None and warning < healthy:
-        message = (
+        raise ValueError(
             f"warning_within must be no shorter than healthy_within ({format_duration(healthy)}),"
             f" not {format_duration(warning)}"
         )
-        raise ValueError(message)
 
 
 def health_of(

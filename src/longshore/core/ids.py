@@ -94,5 +94,4 @@ def is_name(text: object) -> bool:
 def check_request_id(text: object) -> None:
     """Raises ``UsageError`` unless the text is printable and not too long for a request id."""
     if not (isinstance(text, str) and 0 < len(text) <= REQUEST_ID_LIMIT and text.isprintable()):
-        message = f"a request id must be 1 to {REQUEST_ID_LIMIT} printable characters"
-        raise UsageError(message)
+        raise UsageError(f"a request id must be 1 to {REQUEST_ID_LIMIT} printable characters")

@@ -38,6 +38,5 @@ def copy_with(row: T, changes: dict[str, Any]) -> T:
     fields.update(changes)
     names = cast("Any", kind).__dataclass_fields__
     if len(fields) > len(names):
-        message = f"{kind.__name__} has no field {', '.join(fields.keys() - names.keys())}"
-        raise KeyError(message)
+        raise KeyError(f"{kind.__name__} has no field {', '.join(fields.keys() - names.keys())}")
     return copy

@@ -68,8 +68,7 @@ class SupervisionPolicy:
     def __post_init__(self) -> None:
         for name in ("processes", "restart_limit"):
             if (count := getattr(self, name)) < 1:
-                message = f"{name} must be at least 1, not {count!r}"
-                raise ValueError(message)
+                raise ValueError(f"{name} must be at least 1, not {count!r}")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -118,8 +118,7 @@ def undelivered_from_json(data: bytes) -> UndeliveredEvent:
             raise expected_error(f"format {_FORMAT}")
         event: UndeliveredEvent = _EVENT.read(document)
     except (ValueError, RecursionError) as error:
-        message = "an undelivered event: expected JSON"
-        raise UsageError(message) from error
+        raise UsageError("an undelivered event: expected JSON") from error
     except UsageError as error:
         raise nested_error("an undelivered event", error) from None
     return event

@@ -62,11 +62,9 @@ class ApiKeys:
             UsageError: the name is empty or too long, or there is no scope.
         """
         if not name.isprintable() or not 0 < len(name) <= _NAME_CHARACTERS:
-            message = f"the name of a key has 1 to {_NAME_CHARACTERS} printable characters"
-            raise UsageError(message)
+            raise UsageError(f"the name of a key has 1 to {_NAME_CHARACTERS} printable characters")
         if not scopes:
-            message = f"a key needs a scope: {', '.join(scope.value for scope in ApiScope)}"
-            raise UsageError(message)
+            raise UsageError(f"a key needs a scope: {', '.join(scope.value for scope in ApiScope)}")
         text = make_key(self.random_bytes(SECRET_BYTES))
         record = self._record(text, tenant, name=name, scopes=scopes)
         await self._emit(tenant, by, _CREATED, record)

@@ -369,8 +369,6 @@ def _check_limited(budget: Budget, amount: Budget, owner: str, setting: str) -> 
 def _check_addition(amount: Budget, request_id: str) -> None:
     check_request_id(request_id)
     if not amount:
-        message = "nothing is added: name dollars, tokens or minutes"
-        raise UsageError(message)
+        raise UsageError("nothing is added: name dollars, tokens or minutes")
     if not all(0 < number <= MAX_AMOUNT for number in amount.amounts.values()):
-        message = f"what is added must be above 0, and {MAX_AMOUNT:,} at most"
-        raise UsageError(message)
+        raise UsageError(f"what is added must be above 0, and {MAX_AMOUNT:,} at most")

@@ -334,8 +334,7 @@ class EventFeed:
         """
         cursor, _, tag = text.partition(".")
         if tag not in ("", self._tag):
-            message = "the cursor belongs to a list of other events; leave it out to begin"
-            raise UsageError(message)
+            raise UsageError("the cursor belongs to a list of other events; leave it out to begin")
         return cursor or None
 
     @property

@@ -105,8 +105,7 @@ def channel_states_from_json(data: bytes) -> ByChannel:
     try:
         return msgspec.json.decode(data, type=_StoredStates).channels
     except (ValueError, RecursionError) as error:
-        message = f"alert state: {error}"
-        raise UsageError(message) from error
+        raise UsageError(f"alert state: {error}") from error
 
 
 @dataclass(slots=True)

@@ -366,8 +366,7 @@ class MessageTaskSource:
         return ended
 
     async def wait_for_ends(self, seen: int, *, timeout: timedelta) -> int:
-        message = "ends are delivered by the bus"
-        raise UsageError(message)
+        raise UsageError("ends are delivered by the bus")
 
     async def depth(self, queue: str) -> QueueDepth:
         return await self._queue.depth(queue)

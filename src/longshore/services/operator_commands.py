@@ -378,8 +378,7 @@ class OperatorCommands:
             events = [event async for event in history]
             if len(events) < row.last_sequence:
                 # Where events are stored after their row, a missing event may still arrive.
-                message = f"events of {row.id} are not readable yet; try again"
-                raise OutcomeUnknown(message)
+                raise OutcomeUnknown(f"events of {row.id} are not readable yet; try again")
             return events
 
         return await self.transitions.retry_unavailable(read)
@@ -419,16 +418,14 @@ class OperatorCommands:
 
 def _check_name(name: str) -> None:
     if not is_name(name):
-        message = f"the name of a queue must match {NAME_PATTERN.pattern}"
-        raise UsageError(message)
+        raise UsageError(f"the name of a queue must match {NAME_PATTERN.pattern}")
 
 
 def _checked_reason(reason: str | None) -> str | None:
     if reason is None or not reason.strip():
         return None
     if (problem := comment_problem(reason, limit=REASON_LIMIT_CHARACTERS)) is not None:
-        message = f"the reason {problem}"
-        raise UsageError(message)
+        raise UsageError(f"the reason {problem}")
     return reason
 
 

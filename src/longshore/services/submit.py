@@ -465,8 +465,7 @@ class Producer:
         for name, version in body["versions"].items():
             stored = await get_definition(self.backend, job.spec.tenant, name, version)
             if stored is None:
-                message = f"version {version} of definition {name!r} is gone"
-                raise UsageError(message)
+                raise UsageError(f"version {version} of definition {name!r} is gone")
             definitions[name] = stored
         target = PlanTarget(
             job=job.spec,

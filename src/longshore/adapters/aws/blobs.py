@@ -103,8 +103,7 @@ class S3BlobStore:
                 failures += 1
                 # At the end the checksum is wrong, and the data was returned already.
                 if failures == _READ_ATTEMPTS or offset >= end:
-                    message = f"s3.get_object: {type(error).__name__}"
-                    raise BackendUnavailable(message) from error
+                    raise BackendUnavailable(f"s3.get_object: {type(error).__name__}") from error
             else:
                 return
             finally:

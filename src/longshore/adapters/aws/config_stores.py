@@ -134,11 +134,10 @@ def _version_key(tenant: str, name: str, version: int) -> Item:
 def _encode_definition(definition: Definition) -> str:
     body = codec.to_json(definition)
     if (size := len(body.encode())) > DEFINITION_LIMIT_BYTES:
-        message = (
+        raise UsageError(
             f"the definition {definition.name!r} has {size:,} bytes; AWS stores at most"
             f" {DEFINITION_LIMIT_BYTES:,}: move large parts into the tasks' input or into a file"
         )
-        raise UsageError(message)
     return body
 
 
@@ -177,8 +176,7 @@ class DynamoApiKeys:
         if "ConditionalCheckFailed" in reasons:
             raise AlreadyExists("key", record.id)
         if reasons:
-            message = f"dynamodb.transact_write_items: {', '.join(sorted(reasons))}"
-            raise BackendUnavailable(message)
+            raise BackendUnavailable(f"dynamodb.transact_write_items: {', '.join(sorted(reasons))}")
 
     async def find(self, key_hash: str) -> KeyRecord | None:
         item = await self._config_table.get(config_key(kind_of("key", key_hash)))

@@ -39,8 +39,7 @@ def events_in_undelivered(body: str) -> list[Event]:
     if record is None:
         return [event_in_message(body)]
     if not isinstance(record, dict) or "NewImage" not in record.get("dynamodb", {}):
-        message = "only the position of the record was stored, because it was too large"
-        raise UsageError(message)
+        raise UsageError("only the position of the record was stored, because it was too large")
     return _events_in_change(record)
 
 
@@ -52,8 +51,7 @@ def _events_in_change(record: Record) -> list[Event]:
         # The bytes of a row: text is no row, and must not be taken for one of a newer version.
         return events_of({**decode_item(image), "row": image["row"]["B"]})
     except (*PARSE_ERRORS, zlib.error, UsageError) as error:
-        message = f"the image of a row cannot be read: {type(error).__name__}"
-        raise UsageError(message) from error
+        raise UsageError(f"the image of a row cannot be read: {type(error).__name__}") from error
 
 
 def dead_message_in_record(record: Record, names: Names) -> QueueMessage:
@@ -65,8 +63,7 @@ def dead_message_in_record(record: Record, names: Names) -> QueueMessage:
     name = str(record["eventSourceARN"]).rsplit(":", 1)[-1]
     lane = names.dead_letter_lane(name)
     if lane is None:
-        message = f"{name!r} is not a dead-letter queue of this stage"
-        raise UsageError(message)
+        raise UsageError(f"{name!r} is not a dead-letter queue of this stage")
     queue, _ = lane
     return QueueMessage(
         id=record["messageId"],

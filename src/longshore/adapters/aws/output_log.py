@@ -133,8 +133,7 @@ class DynamoOutputLog:
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
         for run in runs_of(chunks):
             if run[0].sequence < 1 or last_sequence_of(run[-1]) > MAX_SEQUENCE:
-                message = f"output sequences count from 1 to {MAX_SEQUENCE}"
-                raise UsageError(message)
+                raise UsageError(f"output sequences count from 1 to {MAX_SEQUENCE}")
             left = run
             while left:
                 stored = await self._put(task_id, _Segment.of_run(left))

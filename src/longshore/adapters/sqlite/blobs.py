@@ -99,8 +99,7 @@ class SqliteBlobStore:
             with contextlib.suppress(FileNotFoundError):
                 return await asyncio.to_thread(self._path(file).open, "rb")
             if self._database.point_value(_FILE_OF_BLOB, (key,)) == file:
-                message = f"the file of blob {key!r} is missing: {self._path(file)}"
-                raise BackendUnavailable(message)
+                raise BackendUnavailable(f"the file of blob {key!r} is missing: {self._path(file)}")
             # The blob was replaced between the two reads: read again.
 
     async def size(self, key: str) -> int | None:
@@ -177,8 +176,7 @@ async def _write_to_disk(key: str, act: Callable[..., ResultT], *arguments: Any)
             return act(*arguments)
         return await asyncio.to_thread(act, *arguments)
     except OSError as error:
-        message = f"the blob {key!r} could not be written: {error}"
-        raise BackendUnavailable(message) from error
+        raise BackendUnavailable(f"the blob {key!r} could not be written: {error}") from error
 
 
 async def _chunks_of(data: bytes) -> AsyncIterator[bytes]:

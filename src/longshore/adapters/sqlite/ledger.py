@@ -116,8 +116,7 @@ class SqliteLedger:
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
         if len({change.row.id for change in changes}) < len(changes):
-            message = "two changes of one row in one commit"
-            raise UsageError(message)
+            raise UsageError("two changes of one row in one commit")
         effects = [effect for change in changes for effect in change.effects]
         woken = [(effect.worker_id,) for effect in effects if isinstance(effect, Wake)]
         topics = {Topic.QUEUE} if any(isinstance(effect, Enqueue) for effect in effects) else set()

@@ -64,11 +64,10 @@ def prepare(folder: Path) -> int:
     """Create or check the file, migrate it, and return its epoch; under the write lock."""
     kind = file_system_of(folder)
     if kind in NETWORK_FILE_SYSTEMS:
-        message = (
+        raise BackendRejected(
             f"{folder} is on a network file system ({kind}), where SQLite's locks cannot be "
             "trusted; choose a data folder on a local disk"
         )
-        raise BackendRejected(message)
     path = folder / FILE_NAME
     try:
         if not path.exists() or path.stat().st_size == 0:
@@ -79,8 +78,7 @@ def prepare(folder: Path) -> int:
     except (apsw.NotADBError, apsw.CorruptError) as error:
         raise StoreCorrupt(str(path), str(error)) from error
     except apsw.Error as error:
-        message = f"cannot open {path}: {error}"
-        raise BackendUnavailable(message) from error
+        raise BackendUnavailable(f"cannot open {path}: {error}") from error
 
 
 def migrations() -> list[tuple[int, str]]:
@@ -147,8 +145,7 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     tables = rows(connection, "SELECT count(*) FROM sqlite_schema")[0][0]
     if application != APPLICATION_ID and (application or tables):
-        message = f"{path} is a SQLite file of another program; nothing was changed"
-        raise BackendRejected(message)
+        raise BackendRejected(f"{path} is a SQLite file of another program; nothing was changed")
     available = migrations()
     supported = available[-1][0]
     if version > supported:

@@ -477,8 +477,7 @@ class TurnWork:
                 return Turn(())
             # A late copy. A checkpoint of it would replace a later one, and what it claims would
             # not be run.
-            message = f"turn {self._turn_id} arrived after turn {last}"
-            raise OutcomeUnknown(message)
+            raise OutcomeUnknown(f"turn {self._turn_id} arrived after turn {last}")
         self._drop_changed_rows()
         answers = tuple([self._answer(item) for item in self._commands])
         self._complete_jobs_of_one_task()

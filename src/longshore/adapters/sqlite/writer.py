@@ -77,8 +77,7 @@ class _Item:
 
 
 def _refuse() -> apsw.Connection:
-    message = "the database is closed"
-    raise BackendUnavailable(message)
+    raise BackendUnavailable("the database is closed")
 
 
 class DatabaseWriter:

@@ -71,12 +71,11 @@ def validate_ref(ref: str) -> str:
         message = f"expected a branch, a tag or a commit of 1 to {REF_LIMIT_BYTES} visible bytes"
         raise ValueError(message)
     if ref == "@" or _NOT_IN_REF.search(ref):
-        message = (
+        raise ValueError(
             f"{ref!r} cannot be a branch or a tag: git allows none that begins with '-', '.' or"
             r" '/', ends with '.', '/' or '.lock', or has '..', '//', '/.', '@{', a space or one of"
             r" ~^:?*[\ in it; a commit is given by its whole id"
         )
-        raise ValueError(message)
     return ref.lower() if is_commit(ref) else ref
 
 
@@ -96,11 +95,10 @@ def _reject_secrets(url: str) -> None:
     match = _USERINFO.match(url)
     secret = match is not None and (":" in match["info"] or not url.startswith("ssh://"))
     if secret or "?" in url or "#" in url:
-        message = (
+        raise ValueError(
             "an address must not carry a user name and a password, a token, or anything behind '?'"
             f" or '#': it is shown to many. Give the worker access instead: {CREDENTIALS_REMEDY}"
         )
-        raise ValueError(message)
     if _INVALID_CHARACTERS.search(url):
         message = "the address has a space, a control character, a backslash or a letter beyond "
         raise ValueError(message + "ASCII in it: write such letters as %XX")

@@ -224,8 +224,7 @@ class WireObject:
             elif item.nullable:
                 values[item.attribute] = None
             elif not item.defaulted:
-                message = f".{item.name} is missing"
-                raise UsageError(message)
+                raise UsageError(f".{item.name} is missing")
         return self.type(**values)
 
 
@@ -405,8 +404,7 @@ def body_from_properties(
     """
     body = EVENT_TYPES.get(event_type)
     if body is None:
-        message = f"eventType: there is no event {event_type!r}"
-        raise UsageError(message)
+        raise UsageError(f"eventType: there is no event {event_type!r}")
     try:
         overflow = overflow_key(read_object(properties))
         if overflow is not None:
@@ -467,8 +465,7 @@ def from_wire(wire: Mapping[str, Any]) -> Event:
 
 def _read_field(wire: Mapping[str, Any], name: str, read: Callable[[Any], T]) -> T:
     if name not in wire:
-        message = f"{name} is missing"
-        raise UsageError(message)
+        raise UsageError(f"{name} is missing")
     try:
         return read(wire[name])
     except UsageError as error:

@@ -38,8 +38,7 @@ class NumberSet:
             ValueError: the text is something else.
         """
         if text.startswith("-"):
-            message = f"a set of numbers cannot be {text[:40]!r}"
-            raise ValueError(message)
+            raise ValueError(f"a set of numbers cannot be {text[:40]!r}")
         return cls(bits=int(text, 16) if text else 0)
 
     def to_text(self) -> str:

@@ -31,17 +31,14 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:
-            message = f"max_attempts must be at least 1, not {self.max_attempts!r}"
-            raise ValueError(message)
+            raise ValueError(f"max_attempts must be at least 1, not {self.max_attempts!r}")
         if self.base <= timedelta(0):
-            message = f"base must be longer than zero, not {self.base!r}"
-            raise ValueError(message)
+            raise ValueError(f"base must be longer than zero, not {self.base!r}")
         if self.cap < self.base:
-            message = (
+            raise ValueError(
                 f"cap must be no shorter than base ({format_duration(self.base)}), "
                 f"not {format_duration(self.cap)}"
             )
-            raise ValueError(message)
 
 
 def delay_before(
@@ -59,11 +56,9 @@ def delay_before(
         retry_after: The delay that a server requested; at most ``MAX_RETRY_AFTER`` counts.
     """
     if attempts_used < 0:
-        message = f"attempts_used must not be negative, but is {attempts_used!r}"
-        raise ValueError(message)
+        raise ValueError(f"attempts_used must not be negative, but is {attempts_used!r}")
     if not 0 <= jitter < 1:
-        message = f"jitter must be at least 0 and less than 1, not {jitter!r}"
-        raise ValueError(message)
+        raise ValueError(f"jitter must be at least 0 and less than 1, not {jitter!r}")
     return _floor(retry_after) + _window(attempts_used, policy) * jitter
 
 

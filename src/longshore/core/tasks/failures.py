@@ -138,8 +138,7 @@ def failure_of_exit(
         peak_rss_bytes: Its peak memory, if measured.
     """
     if exit_code == 0:
-        message = "exit code 0 is no failure: say what else was wrong"
-        raise ValueError(message)
+        raise ValueError("exit code 0 is no failure: say what else was wrong")
     category, signal = ErrorCategory.CRASH, None
     if exit_code is None:
         message = "the process vanished without an exit code"

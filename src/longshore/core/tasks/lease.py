@@ -52,27 +52,23 @@ class LeasePolicy:
 
     def __post_init__(self) -> None:
         if self.renew_every <= timedelta(0):
-            message = f"renew_every must be longer than zero, not {self.renew_every!r}"
-            raise ValueError(message)
+            raise ValueError(f"renew_every must be longer than zero, not {self.renew_every!r}")
         for name in ("kill_grace", "skew_margin"):
             if getattr(self, name) < timedelta(0):
-                message = f"{name} must not be negative, but is {getattr(self, name)!r}"
-                raise ValueError(message)
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)!r}")
         if self.renew_every >= self.extend_by:
-            message = (
+            raise ValueError(
                 f"renew_every must be shorter than extend_by ({format_duration(self.extend_by)}), "
                 f"not {format_duration(self.renew_every)}"
             )
-            raise ValueError(message)
         if self.trusted_for <= self.renew_every:
-            message = (
+            raise ValueError(
                 f"renew_every ({format_duration(self.renew_every)})"
                 f" + kill_grace ({format_duration(self.kill_grace)})"
                 f" + skew_margin ({format_duration(self.skew_margin)})"
                 f" must be shorter than extend_by ({format_duration(self.extend_by)}) × 1.5: "
                 "a worker would have to kill every attempt before it could renew"
             )
-            raise ValueError(message)
 
     @property
     def duration(self) -> timedelta:

@@ -258,8 +258,7 @@ def _only_visible(text: str) -> str:
 
 def _cut(text: str, limit: int) -> str:
     if limit < len(CUT_SUFFIX):
-        message = f"limit must be at least {len(CUT_SUFFIX)} characters, not {limit}"
-        raise ValueError(message)
+        raise ValueError(f"limit must be at least {len(CUT_SUFFIX)} characters, not {limit}")
     if len(text) <= limit:
         return text
     return text[: limit - len(CUT_SUFFIX)] + CUT_SUFFIX

@@ -334,8 +334,7 @@ def _read_record(path: str) -> TaskRecord:
     with open(path, "rb") as file:
         record = decode_record(file.read())
     if not isinstance(record, TaskRecord):
-        message = f"{path} does not contain a task"
-        raise TypeError(message)
+        raise TypeError(f"{path} does not contain a task")
     return record
 
 

@@ -191,11 +191,10 @@ class ForkServerClient:
             BackendUnavailable: no process can be started, or it ended at once.
         """
         if sys.platform != "linux":
-            message = (
+            raise UsageError(
                 "tasks run on Linux only: run the worker there, for example in a container, or"
                 " submit to a server with --server"
             )
-            raise UsageError(message)
         if self._opening is None and self._socket is None:
             self._opening = asyncio.ensure_future(self._open())
         if self._opening is not None:
@@ -239,8 +238,7 @@ class ForkServerClient:
         if await is_ready:
             reach("forkserver.ready")
         elif await process.wait() == EXIT_CANNOT_LOAD:
-            message = f"{', '.join(self.modules)} cannot be loaded; see the traceback above"
-            raise UsageError(message)
+            raise UsageError(f"{', '.join(self.modules)} cannot be loaded; see the traceback above")
         else:
             raise BackendUnavailable(_SERVER_ENDED)
 

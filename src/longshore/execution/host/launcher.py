@@ -126,8 +126,7 @@ class ProcessRunner:
             attempt.abandon()
             self._cleaner.remove_now(folder)
             if isinstance(error, OSError):
-                message = f"cannot start a child process: {error}"
-                raise BackendUnavailable(message) from error
+                raise BackendUnavailable(f"cannot start a child process: {error}") from error
             raise
         reach("attempt.child_started")
         return attempt

@@ -126,8 +126,7 @@ class ProcessSlots:
                 slot.release()
                 raise
         except OSError as error:
-            message = f"cannot open a slot for children: {error}"
-            raise BackendUnavailable(message) from error
+            raise BackendUnavailable(f"cannot open a slot for children: {error}") from error
         finally:
             self._opening.discard(number)
         self._slots[number] = slot
@@ -309,8 +308,7 @@ class _ChildSlot:
         if self._ending is not None or self._closing or (self._unfinished and not self._in_pool):
             return False
         if number in self._unfinished:
-            message = f"slot {self.number} already has task {number}"
-            raise ValueError(message)
+            raise ValueError(f"slot {self.number} already has task {number}")
         if task.tenant != self._tenant and self._in_pool:
             if self._tenant is not None:
                 message = f"the child of slot {self.number} has served another tenant: replace it"
@@ -355,8 +353,7 @@ class _ChildSlot:
         entry = self._options.get(id(definition))
         if entry is None:
             if not runs_in_slot(definition) or definition.isolation is not self._isolation:
-                message = f"tasks of {definition.name!r} cannot run in slot {self.number}"
-                raise ValueError(message)
+                raise ValueError(f"tasks of {definition.name!r} cannot run in slot {self.number}")
             if len(self._options) >= _MAX_DEFINITIONS:
                 self._options.clear()
             entry = self._options[id(definition)] = (definition, json.dumps(definition.options))
@@ -520,8 +517,7 @@ class _ChildSlot:
             or entry.task.fence != frame.fence
             or self._unreported.popleft() != frame.number
         ):
-            message = f"an outcome of task {frame.number}, which this child does not run"
-            raise InvalidFrame(message)
+            raise InvalidFrame(f"an outcome of task {frame.number}, which this child does not run")
         if isinstance(frame, TooLateFrame):
             self._remove_unbegun((frame.number,))
             self._listener.too_late(self.number, frame.number)

@@ -45,8 +45,7 @@ def copy_artifact(path: str, artifacts: str, name: str | None = None) -> tuple[s
     elif os.path.isfile(source):
         _copy(source, target, artifacts_folder)
     else:
-        message = f"{path} is neither a file nor a folder"
-        raise ValueError(message)
+        raise ValueError(f"{path} is neither a file nor a folder")
     return artifact_name, skipped
 
 

@@ -53,8 +53,7 @@ def check_length(kind: ChildMessage, size: int) -> None:
         MessageTooLong: it exceeds ``LINE_LIMIT_BYTES``.
     """
     if size >= LINE_LIMIT_BYTES:
-        message = f"a {kind} message of {size} bytes exceeds {LINE_LIMIT_BYTES} bytes"
-        raise MessageTooLong(message)
+        raise MessageTooLong(f"a {kind} message of {size} bytes exceeds {LINE_LIMIT_BYTES} bytes")
 
 
 def write_all(file: int, data: bytes) -> None:
@@ -95,8 +94,7 @@ class Channel:
         """Request permission to spend. Returns None if granted, else the reason of the refusal."""
         reply = self._request("spend", number=number, **content)
         if not isinstance(reply, dict) or reply.get("request") != number:
-            message = "the worker did not answer the spend request"
-            raise ConnectionError(message)
+            raise ConnectionError("the worker did not answer the spend request")
         refusal = reply["refusal"]
         return None if refusal is None else str(refusal)
 
@@ -116,8 +114,7 @@ def require_confirmation(step: str, reply: Any) -> None:
         ConnectionError: the worker did not confirm that the step's result is stored.
     """
     if reply != {"stored": step}:
-        message = f"the worker did not confirm step {step!r}"
-        raise ConnectionError(message)
+        raise ConnectionError(f"the worker did not confirm step {step!r}")
 
 
 class Throttle:

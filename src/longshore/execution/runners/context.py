@@ -129,8 +129,7 @@ class Context:
             self._channel.send("activity", activity="step_running", step=name)
             awaitable = work()
             if not hasattr(awaitable, "__await__"):
-                message = f"step {name!r} did not return an awaitable: use 'ctx.step(…)'"
-                raise TypeError(message)
+                raise TypeError(f"step {name!r} did not return an awaitable: use 'ctx.step(…)'")
             result = _as_json(name, await awaitable)
             await asyncio.to_thread(self._channel.report_step, name, result)
             self._steps[name] = result
@@ -252,13 +251,11 @@ def _as_json(name: str, result: Any) -> Any:
     if hasattr(result, "__await__"):
         if hasattr(result, "close"):
             result.close()
-        message = f"step {name!r} returned an awaitable: use 'await ctx.astep(…)'"
-        raise TypeError(message)
+        raise TypeError(f"step {name!r} returned an awaitable: use 'await ctx.astep(…)'")
     try:
         return json.loads(json.dumps(result, allow_nan=False))
     except (TypeError, ValueError) as error:
-        message = f"the result of step {name!r} cannot be stored as JSON: {error}"
-        raise TypeError(message) from error
+        raise TypeError(f"the result of step {name!r} cannot be stored as JSON: {error}") from error
 
 
 def _finite_number(value: Any) -> float | None:

@@ -95,8 +95,7 @@ def _encode(encode: Callable[[], EncodedT]) -> EncodedT:
     except MessageTooLong:
         raise
     except (TypeError, ValueError) as error:
-        message = f"the result cannot be stored as JSON: {error}"
-        raise TypeError(message) from error
+        raise TypeError(f"the result cannot be stored as JSON: {error}") from error
 
 
 def _report_error(channel: Channel, error: BaseException, *, print_traceback: bool) -> None:

@@ -19,8 +19,7 @@ def load_function(path: str) -> Callable[..., Any]:
     for part in name.split("."):
         target = getattr(target, part)
     if not callable(target):
-        message = f"{path} is not a function"
-        raise TypeError(message)
+        raise TypeError(f"{path} is not a function")
     return target  # type: ignore[no-any-return]
 
 

@@ -114,11 +114,10 @@ class CloudFormationDeployment:
         config = with_bucket(self.config, await self.account())
         for state in await self.status():
             if state.protected:
-                message = (
+                raise Conflict(
                     f"{state.full_name} is protected against deletion; set `protected: false` for"
                     " the stage and deploy it first"
                 )
-                raise Conflict(message)
         for short_name in reversed(STACKS):
             if await self._stack(short_name, report).delete():
                 report(f"{short_name}: done")
@@ -162,8 +161,7 @@ class CloudFormationDeployment:
             if len(errors) == len(keys):  # otherwise the loop would not end
                 code = str(errors[0].get("Code"))
                 kind = BackendUnavailable if code in _TRANSIENT_CODES else BackendRejected
-                message = f"s3.delete_objects: {code} of {errors[0].get('Key')}"
-                raise kind(message)
+                raise kind(f"s3.delete_objects: {code} of {errors[0].get('Key')}")
         uploads = await self.aws.call("s3", "list_multipart_uploads", **target)
         for item in uploads.get("Uploads", []):
             upload: dict[str, Any] = {"Key": item["Key"], "UploadId": item["UploadId"]}

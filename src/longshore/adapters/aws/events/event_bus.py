@@ -185,5 +185,4 @@ def event_in_message(body: str) -> Event:
     try:
         return from_wire(json.loads(body)["detail"])
     except PARSE_ERRORS as error:
-        message = f"the message holds no event: {type(error).__name__}"
-        raise UsageError(message) from error
+        raise UsageError(f"the message holds no event: {type(error).__name__}") from error

@@ -105,8 +105,7 @@ class DynamoLedger:
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
         if len(changes) != 1:
-            message = "this ledger takes one change in a commit"
-            raise UsageError(message)
+            raise UsageError("this ledger takes one change in a commit")
         (change,) = changes
         await self._write(change)
         for effect in change.effects:
@@ -117,8 +116,7 @@ class DynamoLedger:
     async def create_jobs(
         self, creations: Sequence[JobCreation]
     ) -> list[tuple[Effect, ...] | VersionConflict]:
-        message = "this ledger takes one change in a commit"
-        raise UsageError(message)
+        raise UsageError("this ledger takes one change in a commit")
 
     async def _write(self, change: AnyChange) -> None:
         item, expected = item_of(change, self._shards), change.expected_version
@@ -466,10 +464,9 @@ class DynamoLedger:
             request = answer.get("UnprocessedKeys") or {}
             if not request:
                 return items
-        message = (
+        raise BackendUnavailable(
             f"dynamodb.batch_get_item: {len(request[self._table.name]['Keys'])} keys left over"
         )
-        raise BackendUnavailable(message)
 
 
 async def _take(items: AsyncIterator[T], limit: int) -> list[T]:

@@ -207,8 +207,7 @@ class Git:
         """Wait until git has ended, or one of its output files is larger than its limit."""
         while all(_size(file) <= limit for file, limit in limits.items()):
             if (left := self.deadline - time.monotonic()) <= 0:
-                message = f"{operation}: git did not finish before the deadline"
-                raise TimeoutError(message)
+                raise TimeoutError(f"{operation}: git did not finish before the deadline")
             with suppress(subprocess.TimeoutExpired):
                 process.wait(min(left, _POLL_S))
                 return

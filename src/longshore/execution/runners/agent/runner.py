@@ -220,15 +220,13 @@ def _checked_plan(spec: Mapping[str, Any]) -> AgentPlan:
     plan, problems = read_plan(spec["options"])
     if plan is None:
         details = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
-        message = f"the definition of this agent is invalid: {details}"
-        raise _invalid(message)
+        raise _invalid(f"the definition of this agent is invalid: {details}")
     if plan.permission_mode == BYPASS_PERMISSIONS and not spec["agent"]["allowBypass"]:
-        message = (
+        raise _invalid(
             f"permissionMode {BYPASS_PERMISSIONS} lets an agent do anything: set"
             " agent.allow_bypass for the"
             " workers that may, or name the tools that it needs"
         )
-        raise _invalid(message)
     check_prerequisites(spec["agent"], plan)
     return plan
 

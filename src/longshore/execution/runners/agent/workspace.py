@@ -136,8 +136,7 @@ class Workspace:
             ValueError: ``artifacts`` is a symbolic link.
         """
         if artifacts.is_symlink():
-            message = f"{artifacts} leads elsewhere: nothing is written there"
-            raise ValueError(message)
+            raise ValueError(f"{artifacts} leads elsewhere: nothing is written there")
         artifacts.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         self._reset_config()
         draft = self._git_dir / f"{PATCH_NAME}.partial"

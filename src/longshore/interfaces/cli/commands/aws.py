@@ -347,8 +347,7 @@ async def aws_undelivered_replay(
     command exits with 1.
     """
     if bool(ids) == everything:
-        message = "name the events to replay, or use --all"
-        raise UsageError(message)
+        raise UsageError("name the events to replay, or use --all")
     replayed, failed = 0, 0
     async with _open_undelivered(options) as store:
         async for letter_id in _ids(store, ids):
@@ -383,7 +382,6 @@ async def _open_undelivered(options: GlobalOptions) -> AsyncIterator[Undelivered
 
     settings = load_command_settings(options).settings
     if settings.backend != "aws":
-        message = "only the AWS backend has undelivered events; set LONGSHORE_BACKEND=aws"
-        raise UsageError(message)
+        raise UsageError("only the AWS backend has undelivered events; set LONGSHORE_BACKEND=aws")
     async with open_command_services(settings) as services:
         yield undelivered_events(services)

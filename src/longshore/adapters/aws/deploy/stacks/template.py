@@ -126,8 +126,7 @@ def _template(config: StageConfig, stack: str, dispatcher_events: tuple[str, ...
                 continue
             target = template.setdefault(section, {})
             if section != "Parameters" and (twice := target.keys() & content.keys()):
-                message = f"the template of {stack} has {', '.join(twice)} twice"
-                raise ValueError(message)
+                raise ValueError(f"the template of {stack} has {', '.join(twice)} twice")
             target |= content
     _complete_alarms(config, stack, template["Resources"])
     return template
