@@ -592,7 +592,9 @@ class Application:
                 self._tenant, **filters, limit=limit, cursor=cursor
             )
 
-        return await self._event_page(EventFeed(repr(filters), fetch), cursor, limit)
+        return await self._event_page(
+            EventFeed(repr(tuple(filters.values())), fetch), cursor, limit
+        )
 
     @over_http(d.EventPage, "GET", "{job_id}/events")
     async def list_job_events(

@@ -283,11 +283,11 @@ class OperatorCommands:
         """Whether this change began the new round.
 
         Raises:
-            OutcomeUnknown: not all events of the job are readable yet.
+            OutcomeUnknown: the event at its position is not readable yet.
         """
         last = change.events[-1]
         job = await self.transitions.get_job(None, change.row.id)
-        history = await self._history(last.entity, job)
+        history = await self._history(last.entity, job, after=last.sequence - 1)
         return any((event.sequence, event.body) == (last.sequence, last.body) for event in history)
 
     async def finish_resume(self, job: JobRow, intent: Intent) -> bool:
@@ -370,13 +370,13 @@ class OperatorCommands:
             return decisions[-1] == replace(command, attempt=decisions[-1].attempt)
         return command in decisions
 
-    async def _history(self, entity: str, row: JobRow | TaskRow) -> list[Event]:
-        """Returns the events of an entity, up to the last sequence of its row."""
+    async def _history(self, entity: str, row: JobRow | TaskRow, *, after: int = 0) -> list[Event]:
+        """Returns the events of an entity after a sequence, up to the last one of its row."""
 
         async def read() -> list[Event]:
-            history = iter_history(self.backend.events, row.spec.tenant, entity)
+            history = iter_history(self.backend.events, row.spec.tenant, entity, after=after)
             events = [event async for event in history]
-            if len(events) < row.last_sequence:
+            if len(events) < row.last_sequence - after:
                 # Where events are stored after their row, a missing event may still arrive.
                 raise OutcomeUnknown(f"events of {row.id} are not readable yet; try again")
             return events

@@ -72,13 +72,14 @@ async def iter_tasks(
             return
 
 
-async def iter_history(events: EventLog, tenant: str, entity: str) -> AsyncIterator[Event]:
-    """Yields the events of an entity, the oldest first."""
-    sequence = 0
-    while page := await events.history(tenant, entity, after=sequence, limit=AT_ONCE):
+async def iter_history(
+    events: EventLog, tenant: str, entity: str, *, after: int = 0
+) -> AsyncIterator[Event]:
+    """Yields the events of an entity with a sequence above ``after``, the oldest first."""
+    while page := await events.history(tenant, entity, after=after, limit=AT_ONCE):
         for event in page:
             yield event
-        sequence = page[-1].sequence
+        after = page[-1].sequence
 
 
 async def iter_pages(fetch: Callable[..., Awaitable[list[str]]]) -> AsyncIterator[list[str]]:

@@ -109,6 +109,24 @@ async def test_an_event_of_every_type_comes_back(tmp_path: Path) -> None:
 
 
 @scenario
+async def test_a_result_of_null_that_waits_for_review_comes_back(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        row = replace(new_task(number=0).row, last_sequence=0, last_event_at=None)
+        await backend.ledger.commit(Change(row=row, expected_version=0))
+        body = e.TaskSubmittedForReview(
+            job_id=row.spec.job_id, task_id=row.id,
+            attempt_number=1,
+            output=Document(text="null", size=4),
+            duration=SECOND,
+        )
+        event = an_event(row, body, EventContext(origin="worker", worker_id="host:1"))
+
+        await committed(backend, row, event)
+
+        assert await backend.events.history("acme", event.entity) == [event]
+
+
+@scenario
 async def test_the_whole_life_of_a_job_comes_back(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         task = new_task(number=0, input=Document(text='{"a":"ü"}', size=10))

@@ -147,9 +147,9 @@ def pack_event(
 
 
 def _json_properties(event: Event, spec: TaskSpec | JobSpec) -> str:
-    ids = _ids_of(spec)
+    ids = _ids_of(spec).items()
     properties = properties_of(event).items()
-    return codec.to_json({name: value for name, value in properties if ids.get(name) != value})
+    return codec.to_json({name: value for name, value in properties if (name, value) not in ids})
 
 
 def _ids_of(spec: TaskSpec | JobSpec) -> dict[str, str]:

@@ -34,16 +34,9 @@ _STREAM_IDLE_S = 1.0
 _CANCEL_TIMEOUT_S = 0.5
 _EVENT_STREAM = "text/event-stream"
 
-_TIMED_OUT = ApiProblem(
-    503,
-    "timed-out",
-    "the request took too long; it is safe to send it again",
-    headers={"Retry-After": "1"},
-)
-_TOO_LARGE = ApiProblem(
-    400,
-    "response-too-large",
-    f"the response has more than {_BODY_LIMIT_BYTES} bytes; request fewer items with `limit`",
+_TIMED_OUT = "the request took too long; it is safe to send it again"
+_TOO_LARGE = (
+    f"the response has more than {_BODY_LIMIT_BYTES} bytes; request fewer items with `limit`"
 )
 
 
@@ -112,7 +105,8 @@ async def _response_of(sent: asyncio.Queue[Message | None], timeout_s: float) ->
         except TimeoutError:
             if is_stream:
                 break
-            raise _TIMED_OUT from None
+            headers = {"Retry-After": "1"}
+            raise ApiProblem(503, "timed-out", _TIMED_OUT, headers=headers) from None
         if message is None:
             break
         if message["type"] == "http.response.start":
@@ -124,7 +118,7 @@ async def _response_of(sent: asyncio.Queue[Message | None], timeout_s: float) ->
         if len(body) + len(chunk) > _BODY_LIMIT_BYTES:
             if is_stream and body:
                 break  # the client resumes it after the last chunk that fitted
-            raise _TOO_LARGE
+            raise ApiProblem(400, "response-too-large", _TOO_LARGE)
         body += chunk
     if is_stream:
         headers.pop("content-length", None)

@@ -63,14 +63,21 @@ async def submit_jobs(request: Request, operations: Submitter, document: Body) -
     The same batch can be sent again: a job with a request id is accepted once.
     """
     batch = parse_model(s.JobBatchDocument, document)
-    own = any(isinstance(item.job, dict) and DEFINITIONS in item.job for item in batch.jobs)
-    if own and not operations.caller.may_define:
-        raise scope_missing(ApiScope.OPERATE)
-    results = await operations.submit_many(
-        [Submission(item.job, item.request_id) for item in batch.jobs]
-    )
+    may_define = operations.caller.may_define
+    defines = [isinstance(item.job, dict) and DEFINITIONS in item.job for item in batch.jobs]
+    submissions = [
+        Submission(item.job, item.request_id)
+        for item, has_definitions in zip(batch.jobs, defines, strict=True)
+        if may_define or not has_definitions
+    ]
+    results = iter(await operations.submit_many(submissions))
     id_ = request.state.request_id
-    return respond(d.BatchAnswersDocument(answers=[_batch_answer(id_, item) for item in results]))
+    denied = d.BatchAnswerDocument(problem=problem_document(id_, scope_missing(ApiScope.OPERATE)))
+    answers = [
+        _batch_answer(id_, next(results)) if may_define or not has_definitions else denied
+        for has_definitions in defines
+    ]
+    return respond(d.BatchAnswersDocument(answers=answers))
 
 
 def _batch_answer(
