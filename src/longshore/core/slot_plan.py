@@ -142,7 +142,8 @@ class SlotPlanner:
 
     def not_given(self, slot: int, number: int) -> None:
         """A slot has not accepted a task: its child ends (an event follows), or it is full."""
-        self.claimed(self._slots[slot].remove(number))
+        # It keeps its place before the tasks that still wait.
+        self._waiting = {number: self._slots[slot].remove(number), **self._waiting}
         self._slots[slot].ending = not self._slots[slot].tasks
 
     def finished(self, slot: int, number: int, duration_ns: int | None, now_ns: int) -> None:

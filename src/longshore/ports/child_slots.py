@@ -144,6 +144,7 @@ class ChildSlots(Protocol):
         record of what was begun is incomplete.
 
         Raises:
+            OSError: the record of the task cannot be written; the slot has nothing of it.
             ValueError: the slot has a task of that number; or its child has served another tenant:
                 call ``replace`` and wait for ``child_ended``; or the definition needs another slot.
         """

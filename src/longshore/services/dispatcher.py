@@ -50,6 +50,7 @@ ENDING_EVENTS = tuple(
     name for name in EVENT_TYPES if name in EVENT_TO_STATE and EVENT_TO_STATE[name].terminal
 )
 _AT_ONCE = 256
+_NOTIFIED_AT_ONCE = 32  # as many writes of AWS
 _MAX_READS = 20
 _ANY_SEQUENCE = -1  # no event: any version of the row will do
 _GRAPH_CACHE_SIZE = 4
@@ -247,8 +248,8 @@ class Dispatcher:
     async def _notify(self, commands: Mapping[str, ParentsCompleted]) -> int:
         """Notify dependents, many at a time: their commits share an fsync too."""
         notified, ids = 0, list(commands)
-        for start in range(0, len(ids), _AT_ONCE):
-            some = ids[start : start + _AT_ONCE]
+        for start in range(0, len(ids), _NOTIFIED_AT_ONCE):
+            some = ids[start : start + _NOTIFIED_AT_ONCE]
             calls = [self._notify_task(task_id, commands[task_id]) for task_id in some]
             notified += _count(await asyncio.gather(*calls, return_exceptions=True))
         return notified

@@ -114,7 +114,8 @@ async def test_a_result_of_null_that_waits_for_review_comes_back(tmp_path: Path)
         row = replace(new_task(number=0).row, last_sequence=0, last_event_at=None)
         await backend.ledger.commit(Change(row=row, expected_version=0))
         body = e.TaskSubmittedForReview(
-            job_id=row.spec.job_id, task_id=row.id,
+            job_id=row.spec.job_id,
+            task_id=row.id,
             attempt_number=1,
             output=Document(text="null", size=4),
             duration=SECOND,

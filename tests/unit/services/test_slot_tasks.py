@@ -1,6 +1,7 @@
 """Tasks in child slots: what is stored, what is reported, and what is given back."""
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendRejected, BackendUnavailable
+from longshore.ports.child_slots import SlotTask
 from longshore.ports.output import Stream
 from longshore.testing.flaky_port import FlakyPort
 from longshore.testing.simulated_slots import Behaviour, ChildCrash, SimulatedTask, TaskError
@@ -944,6 +946,42 @@ async def test_tasks_are_released_while_no_slot_can_be_opened() -> None:
         row = await harness.task("a")
         assert released >= 1
         assert (row.state, row.attempts_used) == (COMPLETED, 0)
+
+
+@scenario
+async def test_a_task_that_cannot_be_written_for_its_slot_is_released_and_runs_later() -> None:
+    async with slot_worker() as worker:
+        harness = worker.harness
+        async with worker.at_work(concurrency=2):
+            give, failed = worker.slots.give, []
+
+            def give_when_there_is_room(slot: int, task: SlotTask) -> bool:
+                if not failed:
+                    failed.append(task.task_id)
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                return give(slot, task)
+
+            worker.slots.give = give_when_there_is_room
+            await harness.submit(call("a"), call("b"))
+            await harness.advance(10 * SECOND)
+
+        rows = [await harness.task(key) for key in ("a", "b")]
+        histories = {row.id: [e.type for e in await harness.history(row.spec.key)] for row in rows}
+        assert [(row.state, row.attempts_used) for row in rows] == [(COMPLETED, 0)] * 2
+        assert [id_ for id_, types in histories.items() if "Task Released" in types] == failed
+
+
+@scenario
+async def test_a_worker_that_can_write_no_task_for_a_slot_stops_when_asked() -> None:
+    async with slot_worker() as worker:
+        harness = worker.harness
+        async with worker.at_work():
+            worker.slots.give = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+            await harness.submit(call("a"))
+            await harness.advance(20 * SECOND)
+
+        row = await harness.task("a")
+        assert (row.state, row.attempts_used, worker.slots.give.called) == (PENDING, 0, True)
 
 
 @scenario

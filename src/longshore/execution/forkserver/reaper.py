@@ -184,17 +184,21 @@ class Reaper:
         gc.freeze()
         while True:
             begun_count = self._page.begun_count
-            self._run_child()
-            failed = self._processes.wait_status and self._page.begun_count == begun_count
+            failed = self._run_child() and self._page.begun_count == begun_count
             self._processes = ReapedProcesses(self._processes.generation + 1)
             if failed:
                 self._wait(_FORK_INTERVAL_MS)
 
-    def _run_child(self) -> None:
-        """Fork a child, wait until nothing of it is left, and report that to the worker."""
+    def _run_child(self) -> bool:
+        """Fork a child, wait until nothing of it is left, and report that to the worker.
+
+        Returns whether the child ended by itself, and not in order.
+        """
         self._processes.child_pid = self._page.child_pid = self._fork()
         self._supervise()
+        failed = bool(self._processes.wait_status)
         self._processes.kill_all(self._report_end)
+        return failed
 
     def _report_end(self) -> None:
         self._page.finish()
@@ -271,6 +275,10 @@ class Reaper:
     def _check_interval_ms(self) -> int | None:
         """Returns how long the child need not be looked at; None: until something happens."""
         now_ns = clock_ns()
+        if 0 < self._processes.kill_at_ns <= now_ns:
+            return 0
+        if self._page.running and self._page.deadline_ns <= now_ns:
+            return 0
         moments_ns = (self._page.deadline_ns, self._processes.kill_at_ns)
         left_ns = min((moment - now_ns for moment in moments_ns if moment > now_ns), default=None)
         if left_ns is None:

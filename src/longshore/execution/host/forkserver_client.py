@@ -148,8 +148,10 @@ class ForkedReaper:
         self._open_files.discard(file)
         if not self._open_files:
             lost = ChildStatus(ended=True, wait_status=signal.SIGKILL, cause=KillCause.LOST)
-            self._report(lost)
-            self.close()
+            try:
+                self._report(lost)
+            finally:
+                self.close()
 
     def _report(self, status: ChildStatus) -> None:
         self.generation += status.ended

@@ -175,6 +175,12 @@ class LocalWorkerProcess:
                     env=environment,
                     cwd=folder,
                 )
+            try:
+                self._exit = os.pidfd_open(self._process.pid)
+            except OSError:  # there are not enough descriptors
+                self._process.kill()
+                self._process.communicate()
+                raise
         except BaseException:
             self._channel.close()
             raise
@@ -190,7 +196,6 @@ class LocalWorkerProcess:
                 lambda word: on_message(WorkerStatus(word)) if word in set(WorkerStatus) else None,
             ),
         ]
-        self._exit = os.pidfd_open(self.process_id)
         self._loop.add_reader(self._exit, self._finish)
 
     def request_stop(self) -> None:

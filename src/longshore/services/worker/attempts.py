@@ -402,7 +402,7 @@ class Attempts:
         finally:
             await self._close_child(attempt, child)
 
-    async def _release_unstarted(self, attempt: _Attempt, error: BackendUnavailable) -> None:
+    async def _release_unstarted(self, attempt: _Attempt, error: Exception) -> None:
         """Release a task that no process could be started for, after a backoff."""
         extra = {"task_id": attempt.claimed.task_id, "error": str(error)}
         logger.warning("child.start_failed", extra=extra)
@@ -523,10 +523,19 @@ class Attempts:
         trusted_ns = self._trusted.get(slot)
         if trusted_ns is None or not 0 <= attempt.trusted_until_ns - trusted_ns < _TRUST_STEP_NS:
             self._update_trust(slot)
-        if self._slots.give(slot, attempt.task):
-            attempt.slot = slot
+        try:
+            accepted = self._slots.give(slot, attempt.task)
+        except OSError as error:  # its record cannot be written: for example, the disk is full
+            self._planner.taken_back(slot, [number])
+            attempt.own_process = True  # its slot has nothing of it
+            attempt.stopped = asyncio.get_running_loop().create_future()
+            releasing = self._release_unstarted(attempt, error)
+            self._start(self._working, self._fail_on_error(attempt, releasing))
         else:
-            self._planner.not_given(slot, number)
+            if accepted:
+                attempt.slot = slot
+            else:
+                self._planner.not_given(slot, number)
 
     def _update_trust(self, slot: int) -> None:
         """Let the children of a slot run until the first of its leases is no longer trusted."""
