@@ -361,4 +361,11 @@ WORKER_FAULTS = (
         caught_by=f"{_MESSAGES}::"
         "test_a_released_task_gets_no_place_that_it_had_before_another_attempt",
     ),
+    _fault(
+        name="a task that cannot be written for its slot is held for ever",
+        at="services.worker.attempts:Attempts._give",
+        do=Drop("_start()"),
+        caught_by=f"{_SLOTS}::"
+        "test_a_task_that_cannot_be_written_for_its_slot_is_released_and_runs_later",
+    ),
 )
