@@ -224,4 +224,10 @@ OPERATOR_COMMAND_FAULTS = (
         caught_by=f"{_ADDING}::"
         "test_a_job_that_is_cancelled_while_tasks_are_added_is_cancelled_with_them",
     ),
+    _fault(
+        name="a cancellation ignores a resume that is in progress",
+        at="services.operator_commands:OperatorCommands.cancel_job",
+        do=Before("finish_intent()", "if intent.kind == 'resume':\n    continue"),
+        caught_by="unit/services/test_cancel.py::test_a_job_that_is_half_resumed_is_cancelled_whole",
+    ),
 )
