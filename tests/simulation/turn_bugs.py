@@ -51,11 +51,6 @@ TURN_BUGS = (
         ),
     ),
     Bug(
-        "a late turn is carried out",
-        at=f"{_SOURCE}.turn",
-        do=Condition("<", False),
-    ),
-    Bug(
         "an outcome is answered and not committed",
         at=f"{_SOURCE}._answer",
         do=Before(

@@ -6,7 +6,7 @@ They are a list, so that a failing run can be repeated with fewer of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from itertools import chain
@@ -48,6 +48,7 @@ _MAX_ADDITIONS = 4
 _MAX_MORE_COMMANDS = 5
 _MAX_PAUSES = 3
 _MAX_ALLOWANCES = 3
+_MAX_CANCELLED_RESUMES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,9 @@ def draw_actions(
         _command(budget_rng, length, ("allow",), requests, f"allow {number}")
         for number in range(budget_rng.randrange(_MAX_ALLOWANCES))
     ]
+    cancel_rng = random_for("cancelled resumes")
+    for number in range(cancel_rng.randrange(_MAX_CANCELLED_RESUMES)):
+        commands += _cancelled_resume(cancel_rng, length, requests, f"cancelled resume {number}")
     bursts = [_burst(random_for("bursts"), length)] if with_bursts else []
     return [*submits, *additions, *commands, *chain.from_iterable(pauses), *bursts]
 
@@ -172,6 +176,14 @@ def _command(
         seed=seed,
         twice=rng.random() < 0.3,
     )
+
+
+def _cancelled_resume(
+    rng: Random, length: float, requests: Sequence[str], seed: str
+) -> list[OperatorCommand]:
+    """A resume, and a cancellation of the same job that comes while it is in progress."""
+    resume = replace(_command(rng, length, ("resume",), requests, seed), twice=False)
+    return [resume, replace(resume, kind="cancel", at=resume.at + rng.random() * 0.5)]
 
 
 def _pause(rng: Random, length: float) -> list[QueueSwitch]:
