@@ -120,6 +120,11 @@ def test_global_options_can_be_written_before_or_after_the_command(cli: Cli, bef
     assert rows["tenant"] == ("acme", "flag")
 
 
+def test_an_option_after_the_command_replaces_the_same_option_before_it(cli: Cli) -> None:
+    assert cli("-o", "json", "settings", "-o", "table").out.startswith("SETTING")
+    assert cli("-o", "table", "settings", "-o", "json").json
+
+
 @pytest.mark.parametrize("name", ["jobs", "logs"])
 def test_reading_from_a_missing_folder_does_not_create_it(cli: Cli, name: str) -> None:
     rest = () if name == "jobs" else ("job-a",)

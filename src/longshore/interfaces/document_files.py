@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -91,8 +92,8 @@ def parse_json(text: str) -> Any:
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in fields if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name in fields if counts[name] > 1)
         raise UnreadableDocument(f"{repeated[:64]!r} occurs twice in one object; keep one")
     return fields
 

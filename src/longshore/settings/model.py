@@ -260,7 +260,7 @@ class WorkerSettings(LeasePolicy):
     queues: Annotated[tuple[Name, ...], Listed, AfterValidator(_check_unique)] = ("default",)
     """Queues that a worker serves."""
     app: Annotated[tuple[Module, ...], Listed] = ()
-    """Modules that a worker imports before it runs tasks."""
+    """Modules that a worker imports once, so that their tasks start faster."""
     renew_every: Duration = setting(_LEASE.renew_every, _TICK, _HOUR)
     """Interval between two renewals of a lease."""
     # At most two thirds of the 12 hours for which SQS can hide a message.

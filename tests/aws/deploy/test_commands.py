@@ -98,6 +98,26 @@ def test_without_the_library_of_aws_the_extra_is_named(options: list[str]) -> No
     assert "pip install 'longshore[aws]'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        (["LONGSHORE_BACKEND=sqlite"], "set LONGSHORE_BACKEND=aws"),
+        (["LONGSHORE_BACKEND=aws", "LONGSHORE_AWS_BUCKET=b"], "pip install 'longshore[aws]'"),
+    ],
+)
+def test_undelivered_events_without_the_library_of_aws(settings: list[str], remedy: str) -> None:
+    code = (
+        "import sys; sys.modules['botocore'] = sys.modules['aiobotocore'] = None\n"
+        "from longshore.interfaces.cli.main import main\n"
+        "sys.exit(main(['aws', 'undelivered', 'list']))"
+    )
+    command = ["env", *settings, sys.executable, "-c", code]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, remedy in done.stderr) == (ExitCode.USAGE, True), done.stderr
+
+
 @pytest.mark.usefixtures("_interrupted")
 def test_without_a_terminal_nothing_is_destroyed_without_yes(
     capsys: pytest.CaptureFixture[str],

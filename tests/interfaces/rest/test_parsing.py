@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from longshore.interfaces.document_files import UnreadableDocument, _unique_object
 from tests.interfaces.rest.server import async_test, run_server
 
 KIB = 1024
@@ -89,3 +90,20 @@ async def test_a_chunked_body_is_limited_too(tmp_path: Path) -> None:
         assert isinstance(answer, httpx.Response)
         assert answer.status_code == 413
         assert json.loads(answer.content)["type"] == "urn:longshore:problem:too-large"
+
+
+def test_the_search_for_a_repeated_name_is_linear() -> None:
+    class Name(str):
+        comparisons = 0
+
+        def __eq__(self, other: object) -> bool:
+            Name.comparisons += 1
+            return super().__eq__(other)
+
+        __hash__ = str.__hash__
+
+    pairs = [(Name(f"name-{number}"), number) for number in range(2_000)]
+
+    with pytest.raises(UnreadableDocument, match="'name-1999' occurs twice"):
+        _unique_object([*pairs, (Name("name-1999"), 0)])
+    assert Name.comparisons < 4 * len(pairs)

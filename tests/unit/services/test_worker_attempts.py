@@ -44,9 +44,11 @@ async def test_a_result_is_kept_with_all_that_is_to_be_known_of_the_attempt(
             UsageReport(usage),
         ]
         harness.runner.set_scripts("a", Script(reports=says, ending=succeeds({"answer": 42})))
-        await harness.submit(make_task())
 
         async with harness.running_worker():
+            # The worker waits for a task: this is no part of the attempt.
+            await harness.advance(timedelta(milliseconds=700))
+            await harness.submit(make_task())
             await harness.advance(timedelta(seconds=5))
 
         row = await harness.task("a")

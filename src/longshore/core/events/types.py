@@ -98,7 +98,7 @@ class FailureEvent(AttemptEvent):
     error: str
     error_category: str
     exit_code: int | None = None
-    duration: timedelta | None = None
+    duration: timedelta | None = None  # from the start of its process or call to the end
     peak_rss_bytes: int | None = None  # peak memory of the attempt
 
 
@@ -226,7 +226,7 @@ class TaskCompleted(TaskEvent):
 
     attempt_number: int
     output: Document | None
-    duration: timedelta
+    duration: timedelta  # from the start of its process or call to the end
     exit_code: int = 0
     last_output: int | None = None
     usage: Usage = NO_USAGE

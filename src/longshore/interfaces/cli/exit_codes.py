@@ -21,9 +21,9 @@ class ExitCode(IntEnum):
 
     OK = 0, "success"
     FAILED = 1, "the job, check or demo failed"
-    USAGE = 2, "invalid command line, setting or file; nothing was changed"
+    USAGE = 2, "invalid command line, setting, file or API key; nothing was changed"
     NOT_FOUND = 3, "no such job, task or data folder"
-    REFUSED = 4, "conflict: changed by someone else, or not allowed in this state"
+    REFUSED = 4, "conflict: changed meanwhile, or not allowed by the state or the API key"
     BACKEND = 5, "the store or the server is unreachable or damaged"
     TIMED_OUT = 124, "run: the command timed out"
     NOT_EXECUTABLE = 126, "run: the command cannot be executed"

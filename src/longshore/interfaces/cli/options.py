@@ -123,7 +123,7 @@ def _parse_options() -> list[Any]:
 
 def _store_option(ctx: Any, option: Any, value: Any) -> None:
     """Store an option that was used; the options after a command replace those before it."""
-    if value != option.default:
+    if ctx.get_parameter_source(option.name).name != "DEFAULT":
         ctx.obj[option.name] = value
 
 

@@ -33,7 +33,8 @@ class RestServices(Protocol):
 
 def scope_missing(scope: ApiScope) -> ApiProblem:
     """The problem of a request whose key does not have the scope."""
-    detail = f"this needs a key with the scope '{scope.value}' or 'admin'"
+    scopes = " or ".join(f"'{name}'" for name in dict.fromkeys((scope, ApiScope.ADMIN)))
+    detail = f"this needs a key with the scope {scopes}"
     return ApiProblem(403, "not-allowed", detail)
 
 

@@ -421,6 +421,8 @@ class Attempts:
 
         On exit the child is dead and its reports are read, also if the caller is cancelled.
         """
+        # Not since the claim: it may have waited for a task.
+        began_at = self._clock.elapsed()
         reading = asyncio.ensure_future(self._read_reports(attempt, child))
         try:
             result: Any
@@ -435,7 +437,7 @@ class Attempts:
                 result = replace(_STOPPED, signal=await child.stop(grace=grace))
                 await reading
             attempt.has_ended = True
-            duration = self._clock.elapsed() - attempt.claimed_at_ns // 1000 * MICROSECOND
+            duration = self._clock.elapsed() - began_at
             await store_files(self._context, attempt.claimed.row, reports, child.folder)
             check = attempt.budget_check
             if isinstance(result, Failure) and check is not None and check.stop is not None:

@@ -378,10 +378,10 @@ async def _ids(store: UndeliveredEvents, named: Sequence[str] | None) -> AsyncIt
 
 @contextlib.asynccontextmanager
 async def _open_undelivered(options: GlobalOptions) -> AsyncIterator[UndeliveredEvents]:
-    from longshore.wiring.lambdas import undelivered_events
-
     settings = load_command_settings(options).settings
     if settings.backend != "aws":
         raise UsageError("only the AWS backend has undelivered events; set LONGSHORE_BACKEND=aws")
-    async with open_command_services(settings) as services:
+    async with open_command_services(settings) as services:  # or says what is not installed
+        from longshore.wiring.lambdas import undelivered_events
+
         yield undelivered_events(services)

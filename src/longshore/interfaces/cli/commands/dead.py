@@ -260,7 +260,7 @@ async def dead_replay(
     users replay a task at the same time, it is replayed once; tasks that are no longer dead letters
     are skipped.
 
-    For tasks that were not named by ID, the command shows how many there are and asks for
+    If a filter selects several tasks, the command shows how many there are and asks for
     confirmation. Without a terminal, --yes is needed.
 
     Exits with 1 if you decline, and with 4 if a task that was named is not a dead letter.

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from longshore.services import documents as d
 
+_UNCOUNTED_STATES = (TaskState.PROCESSING, TaskState.IN_REVIEW, TaskState.COMPLETED)
+"""States of a task whose latest attempt is not, or not yet, among the used ones."""
 _TYPE_WIDTH = 23
 _KEY_WIDTH = 24
 _SIGNS = {"stdout": "|", "stderr": "!", "log": ":"}
@@ -144,9 +146,8 @@ def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
 def _task_row(
     task: d.TaskDocument, name: str, time_heading: str, time: str | None, now: datetime
 ) -> dict[str, str | Text]:
-    attempts = f"{task.attempt}/{task.max_attempts}" if task.attempt else ""
-    if task.attempt > task.max_attempts:
-        attempts = str(task.attempt)  # released and parked attempts do not count
+    used = task.attempts_used + (task.status in _UNCOUNTED_STATES)
+    attempts = f"{used}/{task.max_attempts}" if task.attempt else ""
     if task.exit_code is not None:
         exit_text = str(task.exit_code)
     else:

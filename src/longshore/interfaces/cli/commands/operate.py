@@ -132,10 +132,10 @@ async def cancel(
 ) -> None:
     """Cancel a job with all its tasks that have not ended, or one task.
 
-    Completed tasks stay completed. The worker stops a running task; if the task ends first, its
-    outcome counts. Cancelled tasks can be resumed.
+    Completed and failed tasks stay as they are. The worker stops a running task; if the task ends
+    first, its outcome counts. Cancelled tasks can be resumed.
 
-    Exits with 4 if the job or task had already ended.
+    Exits with 4 if the job is completed or cancelled, or the task completed, failed or cancelled.
     """
     ref = await client.resolve(id_)
     document: d.JobDocument | d.TaskDocument
@@ -172,7 +172,7 @@ async def resume(client: ApiClient, id_: Id) -> None:
 
 @client_command(("longshore approve k3x_draft", "tasks that depend on it can run"))
 async def approve(client: ApiClient, task: TaskId) -> None:
-    """Approve the result of a task in review.
+    """Approve the result of a task in review; approving it again changes nothing.
 
     Exits with 4 if the task is not in review.
     """
@@ -181,14 +181,17 @@ async def approve(client: ApiClient, task: TaskId) -> None:
 
 
 @client_command(
-    ("longshore revise k3x_draft 'half as long, please'", "a new attempt gets the feedback"),
+    ("longshore revise k3x_draft 'half as long, please'", "a new attempt with feedback"),
 )
 async def revise(
     client: ApiClient,
     task: TaskId,
     feedback: Annotated[str, argument("FEEDBACK", "What to improve.")],
 ) -> None:
-    """Reject the result of a task in review: a new attempt gets the result and the feedback.
+    """Reject the result of a task in review and run the task again.
+
+    An agent continues its conversation with the feedback. A Python task finds the feedback and the
+    rejected result in `longshore.current()`. A command does not receive them.
 
     Exits with 4 if the task is not in review, or was revised too often.
     """
@@ -198,7 +201,7 @@ async def revise(
 
 
 @client_command(
-    ("longshore add k3x more.yaml", "a file with `tasks:`, as for submit"),
+    ("longshore add k3x more.yaml", "a file with `tasks:` and nothing else"),
     ("longshore add k3x more.yaml --request-id part-2", "safe to repeat"),
 )
 async def add(
@@ -208,7 +211,7 @@ async def add(
     *,
     request_id: RequestId = None,
 ) -> None:
-    """Add tasks to a job that has not ended.
+    """Add tasks to a running or failed job.
 
     They may depend on each other and on tasks of the job. They get the results of completed tasks.
 

@@ -91,7 +91,11 @@ async def run(
     attempts: Annotated[int, option("N", "Maximum number of attempts.", min=1, max=100)] = 1,
     queue: Annotated[
         str | None,
-        option("NAME", "A queue that other workers serve too. [default: a queue of this run]"),
+        option(
+            "NAME",
+            "A queue whose other workers may run the command too, in this directory."
+            " [default: a queue that only this command serves]",
+        ),
     ] = None,
     request_id: RequestId = None,
 ) -> int:
@@ -100,7 +104,8 @@ async def run(
     The command runs in the current directory. Its output is printed while it runs and is stored:
     see `longshore jobs` and `longshore logs`. It has no stdin, and gets the environment variables
     that the setting worker.pass_environment names. Ctrl-C cancels the command; a second Ctrl-C
-    kills it. With --attempts, any nonzero exit code is retried.
+    kills it. With --attempts, a timeout and any nonzero exit code are retried; the task then has
+    the definition `command-retried`.
 
     Exits with the command's exit code; with 128 + n if signal n ended it, with 124 if it timed
     out, with 127 if there is no such command. Errors of Longshore itself have the codes 1 to 5,

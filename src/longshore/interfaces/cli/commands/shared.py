@@ -16,7 +16,7 @@ RequestId = Annotated[
 ]
 Limit = Annotated[int, option("N", "Maximum number of results.", min=1, max=1000)]
 Cursor = Annotated[str | None, option("TEXT", "Continue where the previous page ended.")]
-Follow = Annotated[bool, flag("Continue until it has ended.", "--follow", "-f")]
+Follow = Annotated[bool, flag("Continue until the job or task has ended.", "--follow", "-f")]
 Attempt = Annotated[int | None, option("N", "Only this attempt.", min=1)]
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 JobFile = Annotated[Path, argument("FILE", "YAML or JSON; - is stdin.")]
@@ -41,7 +41,11 @@ class WorkerOptions:
     ] = None
     app: Annotated[
         list[str] | None,
-        option("MODULE", "A module with tasks; may be repeated. [default: the setting worker.app]"),
+        option(
+            "MODULE",
+            "A module to import once, so that its tasks start faster; may be repeated."
+            " [default: the setting worker.app]",
+        ),
     ] = None
 
     def flags(self) -> dict[str, Any]:

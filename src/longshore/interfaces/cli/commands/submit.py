@@ -54,7 +54,8 @@ async def submit(
     *,
     request_id: RequestId = None,
     wait: Annotated[
-        bool, flag("Wait until the job has ended; run it here if no worker does.", "--wait")
+        bool,
+        flag("Wait until the job ends, also for reviews; run it if no worker does.", "--wait"),
     ] = False,
 ) -> int:
     """Submit a job from a YAML or JSON file.

@@ -65,8 +65,8 @@ def up(
     requests need it. It listens on localhost unless --host is given; the setting api.hosts must
     then contain the host names that clients use.
 
-    Ctrl-C lets running tasks finish within the setting worker.drain_grace; a second Ctrl-C
-    releases them at once.
+    Ctrl-C or SIGTERM lets running tasks finish within the setting worker.drain_grace; a second
+    one releases them at once.
     """
     flags = {"api.host": host, "api.port": port, **tasks.flags()}
     settings = load_command_settings(options, flags, long_running=True).settings
@@ -177,7 +177,7 @@ def _print_startup(
         "worker": f"serving {queues}; {tasks} at once" if with_worker else "none here",
         # The key is not an argument: other users can see the arguments of a process.
         "try": f"sed 's/^/x-api-key: /' {key_file} | curl -H @- {address}/v1/jobs",
-        "stop": "Ctrl-C",
+        "stop": "Ctrl-C or SIGTERM",
     }
     print(f"longshore is up at {address}")
     for name, text in lines.items():
@@ -197,7 +197,8 @@ def _definitions_text(files: _DefinitionFiles | None) -> str:
     if counts:
         number = formats.plural(len(counts), "file")
         sources.append(f"{counts.total()} in {number} of {DEFINITIONS}/")
-    text = f"{' and '.join(sources) or 'none found'} in {files.folder}"
+    none = "none valid" if files.contents.problems else "none found"
+    text = f"{' and '.join(sources) or none} in {files.folder}"
     changes = {
         "new": len(files.applied.new),
         "changed": len(files.applied.changed),
