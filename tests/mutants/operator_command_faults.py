@@ -225,9 +225,17 @@ OPERATOR_COMMAND_FAULTS = (
         "test_a_job_that_is_cancelled_while_tasks_are_added_is_cancelled_with_them",
     ),
     _fault(
-        name="a cancellation ignores a resume that is in progress",
-        at="services.operator_commands:OperatorCommands.cancel_job",
-        do=Before("finish_intent()", "if intent.kind == 'resume':\n    continue"),
-        caught_by="unit/services/test_cancel.py::test_a_job_that_is_half_resumed_is_cancelled_whole",
+        name="a cancellation whose answer was lost is repeated after a resume",
+        at="services.operator_commands:OperatorCommands._request_cancel",
+        do=Condition("round", False),
+        caught_by="unit/services/test_cancel_lost_answers.py::"
+        "test_a_cancellation_whose_job_was_resumed_while_its_answer_was_lost_is_not_repeated",
+    ),
+    _fault(
+        name="another caller's cancellation counts as the caller's own",
+        at="services.operator_commands:OperatorCommands._has_cancelled",
+        do=Value("return any()", "bool(history)"),
+        caught_by="unit/services/test_cancel_lost_answers.py::"
+        "test_a_cancellation_of_a_job_that_was_resumed_after_another_cancellation_is_carried_out",
     ),
 )

@@ -9,10 +9,11 @@ RUNS, PARTS = 2_000, 8
 SIZE = RUNS // PARTS
 # Situations that once failed: a cancellation during a resume, a resume whose answer was lost,
 # output whose answer was lost before a long outage, a process that read an overwritten state of
-# alerts, and an agent that went on after its lease was lost. The second run fails if
-# ``OperatorCommands._commit`` treats every conflict as foreign. The first and the third failed with
+# alerts, an agent that went on after its lease was lost, and a cancellation that was repeated after
+# a resume, because its answer was lost. The second run fails if ``OperatorCommands._commit`` treats
+# every conflict as foreign. The first and the third failed with
 # earlier workloads.
-REGRESSION_SEEDS = (191, 1_718, 84_595, 21_928, 30_343)
+REGRESSION_SEEDS = (191, 1_718, 84_595, 21_928, 30_343, 12_918)
 
 
 # With the faults of AWS; enough runs for every fault to occur.

@@ -15,6 +15,7 @@ from functools import partial
 
 from longshore.core.events.event import Event
 from longshore.core.events.types import (
+    JobCancelled,
     TaskApproved,
     TaskProcessingStarted,
     TaskRevisionRequested,
@@ -29,7 +30,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.tasks.commands import Approve, RequestCancel, RequestRevision
-from longshore.core.tasks.rows import CancelRequest, Intent, JobRow, TaskRow
+from longshore.core.tasks.rows import Intent, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import CommandRefused, OutcomeUnknown, UsageError, VersionConflict
 from longshore.ports.backend import Backend
@@ -95,13 +96,13 @@ class OperatorCommands:
         """
         command = jobs.CancelJob(by=by, reason=_checked_reason(reason))
         change_id = self.transitions.new_id()
-        requests: list[CancelRequest | None] = []  # what the row says if a try was committed
+        tried: list[JobRow] = []  # the rows of tries whose answers were lost
         row, tries = None, 0
         while row is None:
             job = await self.transitions.get_job(tenant, job_id)
             later = not self.backend.ledger.atomic or tries >= _ATOMIC_TRIES
             command = replace(command, later=later)
-            row = await self._request_cancel(job, command, change_id, requests)
+            row = await self._request_cancel(job, command, change_id, tried)
             tries += 1
         for intent in row.intents:
             # Tasks are still being created or resumed, or that process died. Only existing tasks
@@ -144,16 +145,19 @@ class OperatorCommands:
         job: JobRow,
         command: jobs.CancelJob,
         change_id: str,
-        requests: list[CancelRequest | None],
+        tried: list[JobRow],
     ) -> JobRow | None:
         """Returns the job's row with the cancellation; None if it has changed meanwhile."""
+        if tried and job.round > tried[0].round and await self._has_cancelled(tried[0], job):
+            return job  # which was resumed since
         change = jobs.apply(job, command, now=self.backend.clock.now(), change_id=change_id)
         if isinstance(change, Refusal):
             # It was ours, if its answer was lost and the row has changed again since.
+            requests = [row.cancel for row in tried]
             if change.reason is RefusalReason.NOTHING_TO_DO or job.cancel in requests:
                 return job
             raise refusal_error(job.id, change)
-        requests.append(change.row.cancel)
+        tried.append(change.row)
         others = () if command.later else await self._task_changes(job, command, change_id)
         try:
             await self.transitions.commit(await self.documents.spill(change), *others)
@@ -161,6 +165,13 @@ class OperatorCommands:
             return None
         logger.info("job.cancelled", extra={"job_id": job.id, "by": command.by})
         return change.row
+
+    async def _has_cancelled(self, tried: JobRow, job: JobRow) -> bool:
+        """Whether the round of a cancellation has ended by it."""
+        history = await self._history(f"JOB#{job.id}", job, after=tried.last_sequence)
+        ends = [event.body for event in history if isinstance(event.body, JobCancelled)]
+        by = tried.cancel and tried.cancel.by
+        return any((end.by, end.round) == (by, tried.round) for end in ends)
 
     async def _open_tasks(self, job: JobRow, numbers: NumberSet | None = None) -> list[str]:
         graph = await self.documents.load_graph(job)

@@ -146,28 +146,6 @@ async def test_a_job_that_is_half_created_is_cancelled_whole(tmp_path: Path) -> 
 
 
 @scenario
-async def test_a_job_that_is_half_resumed_is_cancelled_whole(tmp_path: Path) -> None:
-    async with open_backend("memory", tmp_path) as backend:
-        harness = ServiceHarness(backend)
-        await harness.submit(make_task("a"), make_task("b"))
-        for key in ("a", "b"):
-            await harness.fail(id_of(key))
-        await harness.dispatch()
-        dying = harness.with_ports(ledger=_DiesAfter(backend.ledger, commits=2))
-        with pytest.raises(_Died):
-            await dying.operator_commands.resume(job_id(), [id_of("a"), id_of("b")], by="ben")
-        assert (await harness.job()).intents != ()
-
-        await harness.operator_commands.cancel_job(job_id(), by="anna")
-        await harness.sweeper.sweep()
-        await harness.dispatch()
-
-        assert list((await harness.states()).values()) == [TaskState.CANCELLED] * 2
-        assert (await harness.job()).state is JobState.CANCELLED
-        assert (await harness.job()).intents == ()
-
-
-@scenario
 async def test_a_cancellation_that_was_left_half_way_is_finished_by_the_sweeper(
     tmp_path: Path,
 ) -> None:
