@@ -5,6 +5,7 @@
     LongshoreError
     ├── ConfigurationError         settings are missing, malformed or contradictory
     ├── UsageError                 the caller broke a documented rule; never retried
+    │   ├── StepNameTaken          two steps with one name run at once
     │   ├── InvalidJob             a cycle, an unknown dependency, a duplicate id …
     │   └── InvalidInput           the arguments do not fit the task function
     ├── NotFound                   no such job, task, definition, key or blob
@@ -61,6 +62,19 @@ class ConfigurationError(LongshoreError):
 
 class UsageError(LongshoreError):
     """The caller broke a documented rule; a retry does not help."""
+
+
+@dataclass(eq=False)
+class StepNameTaken(UsageError):
+    """Two steps with the same name run at once, so that their order would be a matter of chance."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return (
+            f"two steps called {self.name!r} are running at once; give each a name of its own,"
+            f" such as f'{self.name}-{{page}}'"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,9 @@ async def _silent(job: JobWorkload) -> None:
     await job.claim("f")
     job.harness.clock.advance(HOUR)
     await job.apply("f", dead)
-    limited = Failure(category=ErrorCategory.RATE_LIMIT, message="slow down")
+    limited = Failure(
+        category=ErrorCategory.RATE_LIMIT, message="slow down", retry_after=timedelta()
+    )
     await job.fail("c", await job.claim("c"), limited)
     await job.claim_and_complete("c")
     await job.fail("e", await job.claim("e"), PASSES)

@@ -38,6 +38,7 @@ DEFINITIONS = (
         runner=RunnerKind.AGENT,
         options={"prompt": "Do it.", "budget": {"usd": TASK_BUDGET.usd}},
         timeout=timedelta(seconds=40),
+        retry=RetryPolicy(rate_limit_wait=timedelta(seconds=20)),
         queue="other",
     ),
 )

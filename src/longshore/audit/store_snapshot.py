@@ -38,6 +38,7 @@ class TaskRecord(NamedTuple):
     attempt: int
     attempts_used: int
     max_attempts: int
+    rate_limit_wait_us: int
     fence: int
     revision: int
     last_sequence: int

@@ -313,11 +313,18 @@ class RetrySettings(RetryPolicy):
     """Maximum delay before attempt 2; doubles with each attempt."""
     cap: Duration = setting(_RETRY.cap, _TICK, _DAY)
     """Maximum delay between two attempts."""
+    rate_limit_wait: Duration = setting(_RETRY.rate_limit_wait, _ZERO, 30 * _DAY)
+    """Maximum total wait of a task for rate limits that name a wait; these use no attempt."""
 
     @property
     def plain(self) -> RetryPolicy:
         """The policy as tasks store it."""
-        return RetryPolicy(max_attempts=self.max_attempts, base=self.base, cap=self.cap)
+        return RetryPolicy(
+            max_attempts=self.max_attempts,
+            base=self.base,
+            cap=self.cap,
+            rate_limit_wait=self.rate_limit_wait,
+        )
 
 
 @section

@@ -354,6 +354,9 @@ _RETRY = _object(
     maxAttempts=_integer(1).described("Maximum number of attempts, including the first."),
     base=_DURATION.described("Longest delay before the second attempt; then it doubles."),
     cap=_DURATION.described("Longest delay between two attempts."),
+    rateLimitWait=_DURATION.described(
+        "Longest total wait for rate limits that name a wait; these use no attempt."
+    ),
 )
 _RESOURCES = _object(
     ResourceLimits,

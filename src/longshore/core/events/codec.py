@@ -290,6 +290,7 @@ _NAMES = {
     "timeout": "timeoutMs",
     "rss_bytes": "memoryUsage",
     "peak_rss_bytes": "memoryPeak",
+    "retry_after": "retryAfterMs",
 }
 _NAMES_BY_FIELD: dict[tuple[type, str], str] = {(TaskHealth, "elapsed"): "elapsed"}
 

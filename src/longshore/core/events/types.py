@@ -100,6 +100,7 @@ class FailureEvent(AttemptEvent):
     exit_code: int | None = None
     duration: timedelta | None = None  # from the start of its process or call to the end
     peak_rss_bytes: int | None = None  # peak memory of the attempt
+    retry_after: timedelta | None = None  # the wait that a rate limit named
 
 
 @value

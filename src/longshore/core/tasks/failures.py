@@ -89,6 +89,11 @@ class Failure:
         """Whether to retry, if an attempt is left."""
         return self.category.retryable if self.retry is None else self.retry
 
+    @property
+    def uses_attempt(self) -> bool:
+        """Whether it uses up an attempt of the task: a rate limit that names a wait does not."""
+        return self.category is not ErrorCategory.RATE_LIMIT or self.retry_after is None
+
 
 class FailureRaised(Exception):
     """Raised with a failure that is already classified."""

@@ -44,7 +44,7 @@ _UNREAD = object()
 _PLAIN_TYPES = (int, float, str, bool, type(None), None)
 _Reader = Callable[[Any], Any]
 NOT_PLAIN: tuple[_Reader, _Reader] = (lambda _: _UNREAD, lambda _: _UNREAD)
-_DURATION_FIELDS = frozenset({"base", "cap", "cpu"})
+_DURATION_FIELDS = frozenset({"base", "cap", "cpu", "rate_limit_wait"})
 
 
 class TaskFunction(Generic[P, ReturnT, ResultT]):
