@@ -48,12 +48,14 @@ def read_snapshot(
             [
                 _event(commit_position(event) if commit_position else position, event)
                 for position, event in enumerate(store.events, start=1)
+                if event is not None
             ]
         ),
         output=tuple(_output(backend.output._chunks)),
         messages=() if backend.queue is None else tuple(_messages(backend.queue)),
         blobs=frozenset(blobs),
         settled=settled,
+        removed=frozenset(store.removed),
     )
 
 

@@ -144,6 +144,16 @@ def attempt_file_key(task_id: str, attempt: int, name: str) -> str:
     return f"task/logs/{task_id}/attempt-{attempt}/{name}"
 
 
+def job_blob_prefixes(job_id: str) -> tuple[str, ...]:
+    """Returns the prefixes of the keys of all blobs of a job and its tasks."""
+    events = "events/"
+    return (
+        f"jobs/{job_id}/",
+        *(f"{events}{job_id}/", f"{events}{job_id}_"),
+        f"task/logs/{job_id}_",
+    )
+
+
 def safe_name(path: str) -> str:
     """Returns a relative path as a part of a key: printable, and without ``..``.
 

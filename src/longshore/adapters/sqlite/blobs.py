@@ -123,7 +123,7 @@ class SqliteBlobStore:
         )
 
     def _path(self, file: str) -> Path:
-        return _file_path(self._database.folder, file)
+        return file_path(self._database.folder, file)
 
     def _remove(self, file: str | None) -> None:
         if file is not None:
@@ -142,10 +142,11 @@ def read_blob(reader: StoreReader, folder: Path, key: str) -> bytes:
     if not matches:
         raise NotFound("blob", key)
     file, data = matches[0]
-    return bytes(data) if file is None else _file_path(folder, file).read_bytes()
+    return bytes(data) if file is None else file_path(folder, file).read_bytes()
 
 
-def _file_path(folder: Path, file: str) -> Path:
+def file_path(folder: Path, file: str) -> Path:
+    """The file of a large blob."""
     return folder / "blobs" / file[:2] / file
 
 

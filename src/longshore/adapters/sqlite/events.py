@@ -186,27 +186,14 @@ class FeedReader:
 
     def rows_of_job(self, job_id: str, position: int) -> list[FeedRow]:
         """Some rows of the feed after a position that have events of a job or its tasks."""
-        later = {item for item in self._positions_of_job(job_id) if item > position}
+        positions = positions_of_job(self._reader, self._reader.job_no(job_id))
+        later = {item for item in positions if item > position}
         sql = "SELECT entries FROM feed WHERE position = ?"
         page: list[FeedRow] = []
         for item in sorted(later)[:_FEED_ROWS]:
             existing = self._select(sql, (item,))
             page.append((item, feed_entries(existing[0][0]) if existing else ()))
         return page
-
-    def _positions_of_job(self, job_id: str) -> Iterator[int]:
-        """The positions of the events of a job and its tasks, in any order."""
-        job = self._reader.job_no(job_id)
-        first, end = job << NUMBER_BITS, job + 1 << NUMBER_BITS
-        for sql, values in (
-            ("SELECT history FROM jobs WHERE no = ?", (job,)),
-            ("SELECT history FROM tasks WHERE no >= ? AND no < ?", (first, end)),
-            ("SELECT body FROM history_segments WHERE entity = ?", (-job,)),
-            ("SELECT body FROM history_segments WHERE entity >= ? AND entity < ?", (first, end)),
-        ):
-            for (history,) in self._select(sql, values):
-                for record in unpack_records(history):
-                    yield record.position
 
     def rows_of_types(self, query: EventQuery, position: int) -> list[FeedRow]:
         """Some rows of the feed after a position, with all events of a tenant, type and app."""
@@ -229,11 +216,11 @@ class FeedReader:
         )
         # SQLite merges the ranges as it reads them, because the ORDER BY is that of the UNION.
         sql = (
-            f"SELECT f.position, f.entries FROM ({ranges} ORDER BY block LIMIT ?3) AS b"
+            f"SELECT f.position, f.entries FROM ({ranges} ORDER BY block) AS b"
             f" CROSS JOIN feed AS f ON f.position >= max(b.block << {bits}, ?2 + 1)"
-            f" AND f.position < b.block + 1 << {bits} ORDER BY b.block, f.position"
+            f" AND f.position < b.block + 1 << {bits} ORDER BY b.block, f.position LIMIT ?3"
         )
-        matches = self._select(sql, (owner, position, (_FEED_ROWS >> bits) + 1))
+        matches = self._select(sql, (owner, position, _FEED_ROWS))
         return [(row[0], feed_entries(row[1])) for row in matches]
 
     def _types_and_apps(self, tenant: int | None) -> list[tuple[int, int]]:
@@ -249,6 +236,20 @@ class FeedReader:
         while following := self._select(sql, (tenant, *(pairs[-1] if pairs else (-1, -1)))):
             pairs.append((following[0][0], following[0][1]))
         return pairs
+
+
+def positions_of_job(reader: StoreReader, job: int) -> Iterator[int]:
+    """The positions of the events of a job and its tasks, in any order."""
+    first, end = job << NUMBER_BITS, job + 1 << NUMBER_BITS
+    for sql, values in (
+        ("SELECT history FROM jobs WHERE no = ?", (job,)),
+        ("SELECT history FROM tasks WHERE no >= ? AND no < ?", (first, end)),
+        ("SELECT body FROM history_segments WHERE entity = ?", (-job,)),
+        ("SELECT body FROM history_segments WHERE entity >= ? AND entity < ?", (first, end)),
+    ):
+        for (history,) in reader.select(sql, values):
+            for record in unpack_records(history):
+                yield record.position
 
 
 def _numbered(events: list[tuple[int, Event]], after: tuple[int, int]) -> list[Numbered]:

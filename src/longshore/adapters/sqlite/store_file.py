@@ -115,6 +115,7 @@ def _create(folder: Path, path: Path) -> None:
     connection = apsw.Connection(str(path), flags=flags)
     path.chmod(0o600)
     reach("store.file_created")
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before anything is written
     connection.execute("PRAGMA journal_mode=WAL")
     reach("store.wal_enabled")
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")

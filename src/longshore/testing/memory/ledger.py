@@ -85,7 +85,8 @@ class MemoryStore:
         self.clock = clock
         self.tasks: dict[str, TaskRow] = {}
         self.jobs: dict[str, JobRow] = {}
-        self.events: list[Event] = []
+        self.events: list[Event | None] = []  # None: its job was removed
+        self.removed: dict[str, datetime] = {}  # jobs, and until when they are remembered
         self.event_waiters = Waiters(clock)
         self.row_waiters = Waiters(clock)
         self.ready = ReadyTasks()
@@ -125,7 +126,8 @@ class MemoryStore:
         row = self.tasks.get(change.row.id) or self.jobs.get(change.row.id)
         if row is not None and row.change_id == change.row.change_id:
             return True
-        if change.expected_version != (row.version if row else 0):
+        removed = split_task_id(change.row.id)[0] in self.removed
+        if removed or change.expected_version != (row.version if row else 0):
             raise VersionConflict(change.row.id, change.expected_version)
         return False
 
@@ -137,6 +139,19 @@ class MemoryStore:
         by_holder = any(event.context.origin == "worker" for event in events)
         if holder is not None and row.lease is None and not by_holder:
             self.ended_workers[holder] = None
+
+    def remove(self, job: JobRow, rows: Sequence[TaskRow]) -> None:
+        """Remove an ended job with its tasks and their events."""
+        del self.jobs[job.id]
+        for row in rows:
+            del self.tasks[row.id]
+        entities = {f"JOB#{job.id}", *(f"TASK#{row.id}" for row in rows)}
+        for entity in entities:
+            self._by_entity.pop((job.spec.tenant, entity), None)
+        self.events = [
+            None if event is not None and event.entity in entities else event
+            for event in self.events
+        ]
 
     async def wait_for_wake(self, worker_id: str) -> None:
         await self.row_waiters.wait_until(lambda: True if worker_id in self._wakeups else None)
