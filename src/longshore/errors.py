@@ -15,6 +15,7 @@
     │   │   ├── LeaseHeld          another worker's lease is still live
     │   │   └── LeaseLost          this lease ran out or was taken over
     │   ├── AlreadyExists          same id, different content
+    │   │   └── JobRemoved         the job of this request id was removed
     │   ├── ReceiptExpired         the message was delivered again since
     │   └── WorkerGone             another process has ended this worker's leases
     ├── TaskFailedError            a task whose result was requested ended without one
@@ -172,6 +173,13 @@ class AlreadyExists(Conflict):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r} exists already with different content"
+
+
+class JobRemoved(AlreadyExists):
+    """The job of this request id has ended and was removed; it does not run again."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} has ended and was removed; it does not run again"
 
 
 @dataclass(eq=False)

@@ -71,6 +71,8 @@ def test_every_part_of_a_used_store_is_checked(cli: Cli) -> None:
     assert answer.code == 0
     assert rows["schema"].split() == ["schema", "ok", "version", str(migrations()[-1][0])]
     assert "quick check passed" in rows["integrity"]
+    assert "1 ended job, kept for 90 d" in rows["retention"]
+    assert "the oldest ended" in rows["retention"]
     assert {"workers", "wakeups", "queues"} <= set(rows)
 
 

@@ -46,6 +46,8 @@ class StoreFacts:
     schema: int = 0
     supported_schema: int = 0
     damage: str | None = None
+    ended_jobs: int = 0
+    oldest_end: datetime | None = None  # of these jobs
     last_event_at: datetime | None = None  # of the last event that was recorded
     queues: tuple[tuple[str, QueueDepth], ...] = ()
     stale_wakeups: int = 0  # left behind by processes that were killed

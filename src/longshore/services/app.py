@@ -26,7 +26,15 @@ from longshore.core.events.types import TaskHealthCheck
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import CommandRefused, InvalidJob, LongshoreError, NotFound, Problem
+from longshore.core.text.durations import parse_duration
+from longshore.errors import (
+    CommandRefused,
+    InvalidJob,
+    LongshoreError,
+    NotFound,
+    Problem,
+    UsageError,
+)
 from longshore.ports.backend import Backend
 from longshore.ports.events import EventQueryResult
 from longshore.ports.ledger import Ledger
@@ -41,6 +49,7 @@ from longshore.services.followers import EventFeed, follow_events, job_feed, tas
 from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.reads import get_job_of, get_task_of
+from longshore.services.retention import JobRetention
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer, Submission
 
@@ -133,6 +142,8 @@ class ApplicationServices(Protocol):
     def dead_letters(self) -> DeadLetters: ...
     @property
     def health_check(self) -> HealthCheck: ...
+    @property
+    def retention(self) -> JobRetention: ...
     @property
     def api_keys(self) -> ApiKeys: ...
     @property
@@ -873,6 +884,24 @@ class Application:
         if ended is None:
             raise CommandRefused(name, "the queue is not paused")
         return d.from_record(d.PausedQueueDocument, ended)
+
+    @over_http(d.PrunedJobsDocument, "POST", "jobs/prune", repeatable=True)
+    async def prune_jobs(self, older_than: str, *, dry_run: bool = False) -> d.PrunedJobsDocument:
+        """Remove the tenant's jobs that ended so long ago, up to some number in one call.
+
+        Args:
+            older_than: A duration, such as ``30d``.
+            dry_run: Only count them.
+
+        Raises:
+            UsageError: it is not a duration; the backend cannot remove jobs.
+        """
+        try:
+            age = parse_duration(older_than)
+            jobs, more = await self.services.retention.prune(self._tenant, age, dry_run=dry_run)
+        except (ValueError, OverflowError) as error:
+            raise UsageError(f"olderThan: {error}") from error
+        return d.PrunedJobsDocument(jobs=jobs, more=more)
 
     @over_http(d.BudgetStatusDocument, "GET", "{entity_id}/budget")
     async def get_budget(self, entity_id: str | None = None) -> d.BudgetStatusDocument:

@@ -518,6 +518,13 @@ class HealthCheckDocument(ApiDocument, kw_only=True):
     tasks: list[CheckedTaskDocument]
 
 
+class PrunedJobsDocument(ApiDocument, kw_only=True):
+    """How many jobs were removed, or would be."""
+
+    jobs: int
+    more: Annotated[bool, Meta(description="Whether to call again: there may be more.")]
+
+
 class PausedQueueDocument(ApiDocument, kw_only=True):
     """A queue whose tasks are not started: it is paused or held."""
 

@@ -57,6 +57,7 @@ from longshore.errors import (
     AlreadyExists,
     BackendError,
     InvalidJob,
+    JobRemoved,
     LongshoreError,
     Problem,
     UsageError,
@@ -75,6 +76,7 @@ logger = logging.getLogger(__name__)
 _ROWS_OF_A_STEP = 1000
 # Submits at the same time, on a ledger that takes one row in a step.
 _CONCURRENT_SUBMITS = 16
+_REQUESTED_JOB = "a job with request id"
 
 
 @value
@@ -144,7 +146,8 @@ class Producer:
 
         Raises:
             InvalidJob: the document is not a job; every problem is listed, nothing was stored.
-            AlreadyExists: the request id belongs to a job with another document.
+            AlreadyExists: the request id belongs to a job with another document, or (JobRemoved)
+                to one that was removed.
             UsageError: the request id is not valid.
         """
         (answer,) = await self.submit_many(tenant, [Submission(document, request_id)])
@@ -274,6 +277,9 @@ class Producer:
         spec = job.target.job
         existing = await self.backend.ledger.get_job(spec.id)
         if existing is None:
+            retention = self.backend.retention
+            if retention is not None and await retention.is_removed(spec.id):
+                return JobRemoved(_REQUESTED_JOB, spec.request_id)
             return conflict
         return _previous_job(existing, tuple(job.planned.roots), spec.body_hash)
 
@@ -576,7 +582,7 @@ def _previous_job(
     existing: JobRow, roots: tuple[str, ...], body_hash: str
 ) -> AcceptedTasks | AlreadyExists:
     if existing.spec.body_hash != body_hash:
-        return AlreadyExists("a job with request id", existing.spec.request_id)
+        return AlreadyExists(_REQUESTED_JOB, existing.spec.request_id)
     return _accepted(existing, roots, created=False)
 
 

@@ -31,6 +31,7 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.reads import AT_ONCE, iter_pages, list_all, read_rows
 from longshore.services.resilience import log_and_continue
+from longshore.services.retention import JobRetention
 from longshore.services.transitions import IntentFinisher, Transitions
 from longshore.services.worker.attempt_specs import definition_of
 from longshore.services.worker.attempts import slot_task_number
@@ -64,6 +65,7 @@ class Sweeper:
     dead_letters: DeadLetters
     budget_operations: BudgetOperations
     finish_intent: IntentFinisher
+    retention: JobRetention
     worker_registry: WorkerRegistry
     every: timedelta = timedelta(seconds=60)
     dead_worker_check_every: timedelta = timedelta(milliseconds=500)
@@ -127,6 +129,7 @@ class Sweeper:
             self._notify_waiting,
             self._emit_job_ends,
             self._unpark,
+            self.retention.remove_expired,
         )
         first = self._first_repair
         for number in (*range(first, len(repairs)), *range(first)):

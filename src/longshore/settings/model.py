@@ -351,8 +351,15 @@ class SizesSettings:
     """Maximum output of an attempt; the rest is dropped."""
     artifact_bytes_per_attempt: ByteSize = setting(GIB, ByteSize(0), 1_000 * GIB)
     """Maximum size of all artifacts of an attempt."""
-    events_ttl_days: int = setting(0, 0, 36_500)
-    """Days until the `ttl` of an event; 0: none. Only AWS deletes events (aws.keep_events)."""
+
+
+@section
+class RetentionSettings:
+    """How long ended jobs are kept. Not on AWS, where `aws.keep_events` limits events."""
+
+    jobs: Duration = setting(90 * _DAY, _ZERO, 10 * _YEAR)
+    """Time after its end at which a job is removed, with all that belongs to it; 0: never. Its
+    request id is remembered for as long again, and for a day at least."""
 
 
 @section
@@ -553,6 +560,7 @@ class Settings:
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()
     sizes: SizesSettings = SizesSettings()
+    retention: RetentionSettings = RetentionSettings()
     aws: AwsSettings = AwsSettings()
     definitions: DefinitionsSettings = DefinitionsSettings()
     health: HealthSettings = HealthSettings()

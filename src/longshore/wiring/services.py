@@ -50,6 +50,7 @@ from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.message_source import MessageTaskSource
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.resilience import race
+from longshore.services.retention import JobRetention
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
 from longshore.services.sweeper import Sweeper
@@ -194,6 +195,10 @@ class Services:
         )
 
     @cached_property
+    def retention(self) -> JobRetention:
+        return JobRetention(backend=self.backend, keep_for=self.settings.retention.jobs)
+
+    @cached_property
     def sweeper(self) -> Sweeper:
         return Sweeper(
             backend=self.backend,
@@ -203,6 +208,7 @@ class Services:
             dead_letters=self.dead_letters,
             budget_operations=self.budget_operations,
             finish_intent=self.finish_intent,
+            retention=self.retention,
             worker_registry=self.worker_registry,
             every=self.intervals.sweep,
             dead_worker_check_every=self.intervals.dead_worker_check,
@@ -242,10 +248,8 @@ class Services:
 
     @property
     def events_ttl_days(self) -> int:
-        """How long events are kept, for their ``ttl``."""
-        settings = self.settings
-        on_aws = settings.backend == "aws"
-        return settings.aws.keep_events.days if on_aws else settings.sizes.events_ttl_days
+        """How long AWS keeps events, for their ``ttl``."""
+        return self.settings.aws.keep_events.days if self.settings.backend == "aws" else 0
 
     def application(
         self, caller: Caller | None = None, *, poll: timedelta = POLL_INTERVAL

@@ -82,10 +82,14 @@ def _inspect_file(facts: StoreFacts, path: Path) -> StoreFacts:
             " UNION ALL SELECT max(updated_ms) FROM jobs WHERE sequence > 0"
             " UNION ALL SELECT max(at_ms) FROM other_events)",
         )
+        sql = "SELECT count(*), min(updated_ms) FROM jobs WHERE version > 0 AND state > 0"
+        ((ended, oldest_ms),) = rows(connection, sql)
         return replace(
             facts,
             schema=schema,
             queues=queues,
+            ended_jobs=ended,
+            oldest_end=None if oldest_ms is None else from_ms(oldest_ms),
             last_event_at=None if newest[0][0] is None else from_ms(newest[0][0]),
         )
 

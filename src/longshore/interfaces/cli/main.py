@@ -44,6 +44,7 @@ COMMANDS = {
     "add": ("operate", "Add tasks to a running job"),
     "approve": ("operate", "Approve a task's result"),
     "revise": ("operate", "Reject a task's result and run the task again"),
+    "prune": ("manage", "Remove jobs that ended long ago"),
     "dead list": ("dead", "List dead letters"),
     "dead show": ("dead", "Show why a task or message failed"),
     "dead replay": ("dead", "Run failed tasks again"),

@@ -138,6 +138,15 @@ class PauseRequestDocument(ApiRequestModel):
     reason: str | None = Field(default=None, max_length=REASON_LIMIT_CHARACTERS)
 
 
+class PruneRequestDocument(ApiRequestModel):
+    """Which jobs to remove."""
+
+    older_than: str = Field(max_length=64)
+    """How long ago they ended, such as `30d`."""
+    dry_run: bool = False
+    """Only count them."""
+
+
 class ResumeRequestDocument(ApiRequestModel):
     """Which tasks run again."""
 

@@ -262,8 +262,8 @@ async def _job(
     """A job of which a worker holds the first task."""
     change = new_job(job_id, tenant=tenant, intent=intent)
     row = await commit_job(backend, replace(change, row=replace(change.row, total=total)))
-    fields = {"number": 0, "tenant": tenant, "requires_review": requires_review}
-    pending = await commit(backend, new_task("a", job_id=job_id, **fields))
+    created = new_task("a", job_id=job_id, number=0, tenant=tenant, requires_review=requires_review)
+    pending = await commit(backend, created)
     return row, await commit(backend, claim(pending))
 
 

@@ -188,6 +188,7 @@ def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditS
         yield Check("integrity", FAIL, detail)
         return
     yield Check("integrity", OK, f"quick check passed, {formats.size(facts.size_bytes)}")
+    yield _retention_check(settings, facts)
     yield from _worker_checks(settings, facts)
     if audit and facts.schema != facts.supported_schema:
         detail = f"not audited: only schema {facts.supported_schema} can be audited"
@@ -245,6 +246,17 @@ def _schema_check(facts: StoreFacts) -> Check:
     if schema < supported:
         return Check("schema", WARN, f"{schema}; the next command upgrades it to {supported}")
     return Check("schema", OK, f"version {schema}")
+
+
+def _retention_check(settings: Settings, facts: StoreFacts) -> Check:
+    kept = settings.retention.jobs
+    rule = f"kept for {formats.duration_text(kept)}" if kept else "kept forever (retention.jobs)"
+    detail = f"{formats.plural(facts.ended_jobs, 'ended job')}, {rule}"
+    if facts.oldest_end is not None:
+        detail += (
+            f", the oldest ended {formats.relative_time(facts.oldest_end, facts.inspected_at)}"
+        )
+    return Check("retention", OK, detail)
 
 
 def _worker_checks(settings: Settings, facts: StoreFacts) -> Iterator[Check]:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from longshore.core.api_keys import ApiScope
@@ -97,6 +98,35 @@ async def queues_resume(client: ApiClient, name: _QueueName) -> None:
     Exits with 4 if the queue is neither paused nor held.
     """
     client.options.print_answer(await client.app.resume_queue(name), f"Queue {name!r} resumed")
+
+
+# Retention ----------------------------------------------------------------------------------------
+
+
+@client_command(
+    ("longshore prune --older-than 30d --dry-run", "count the jobs that ended 30 days ago"),
+    ("longshore prune --older-than 30d", "remove them, with output, results and artifacts"),
+)
+async def prune(
+    client: ApiClient,
+    *,
+    older_than: Annotated[str, option("DURATION", "Time since the end of the job, such as 30d.")],
+    dry_run: Annotated[bool, flag("Only count the jobs.", "--dry-run")] = False,
+) -> None:
+    """Remove jobs that ended long ago, with everything that belongs to them.
+
+    Running jobs stay. Request ids of removed jobs are remembered for as long again. The setting
+    retention.jobs does the same by itself.
+    """
+    answer = await client.app.prune_jobs(older_than, dry_run=dry_run)
+    total = answer.jobs
+    while answer.more and not dry_run:
+        answer = await client.app.prune_jobs(older_than)
+        total += answer.jobs
+    answer = msgspec.structs.replace(answer, jobs=total)
+    text = "would be removed" if dry_run else "removed"
+    least = "at least " if answer.more else ""
+    client.options.print_answer(answer, f"{least}{formats.plural(total, 'job')} {text}")
 
 
 # Budgets ------------------------------------------------------------------------------------------

@@ -90,6 +90,15 @@ def _batch_answer(
     return d.BatchAnswerDocument(problem=problem_document(request_id, problem))
 
 
+@operation_route(router, Application.prune_jobs, 400, body=s.PruneRequestDocument)
+def prune_jobs(operations: Admin, document: Body) -> None:
+    """Remove the tenant's jobs that ended so long ago, with events, output, results and artifacts.
+
+    A call removes up to about a thousand jobs, and says whether to call again. The request id of a
+    removed job is remembered for as long again: a submit with it is refused.
+    """
+
+
 @operation_route(router, Application.list_jobs)
 def list_jobs(
     operations: Reader,

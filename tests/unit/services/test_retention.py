@@ -1,0 +1,161 @@
+"""Jobs are removed whole, some time after their end, and their request ids are remembered."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.errors import BackendUnavailable, JobRemoved, NotFound, UsageError
+from longshore.services import retention
+from longshore.services.retention import JobRetention
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
+    BACKENDS,
+    REQUEST,
+    SECOND,
+    TENANT,
+    ServiceHarness,
+    job_id,
+    make_task,
+    open_backend,
+    scenario,
+    task_id,
+)
+
+DAY = timedelta(days=1)
+KEPT = 10 * DAY
+LARGE = {"input": "x" * 5_000}
+
+
+def retention_of(harness: ServiceHarness, **ports: Any) -> JobRetention:
+    return JobRetention(backend=harness.with_ports(**ports).backend, keep_for=KEPT)
+
+
+async def ended_job(harness: ServiceHarness) -> None:
+    await harness.submit(make_task(**LARGE))
+    await harness.finish()
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_the_sweeper_removes_a_job_when_it_was_kept_long_enough(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        await ended_job(harness)
+        sweeper = harness.build_sweeper(retention=retention_of(harness))
+
+        harness.clock.advance(KEPT - SECOND)
+        await sweeper.sweep()
+        before = await backend.ledger.get_job(job_id())
+        harness.clock.advance(SECOND)
+        await sweeper.sweep()
+
+        assert before is not None
+        assert await backend.ledger.get_job(job_id()) is None
+        assert await backend.ledger.get_task(task_id("a")) is None
+        assert await backend.blobs.list_keys("jobs/") == []
+        with pytest.raises(NotFound):
+            await harness.operator_commands.resume(job_id(), [task_id("a")], by="ann")
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_zero_keeps_jobs(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        await ended_job(harness)
+
+        harness.clock.advance(100 * KEPT)
+        await harness.sweeper.sweep()
+
+        assert await backend.ledger.get_job(job_id()) is not None
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_request_id_is_refused_for_as_long_again_and_then_runs_again(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        await ended_job(harness)
+        keeper = retention_of(harness)
+        harness.clock.advance(KEPT)
+        await keeper.remove_expired()
+
+        harness.clock.advance(KEPT - SECOND)
+        await keeper.remove_expired()
+        with pytest.raises(JobRemoved, match=f"{REQUEST!r} has ended and was removed"):
+            await harness.submit(make_task(**LARGE))
+        assert await backend.ledger.get_job(job_id()) is None
+        harness.clock.advance(SECOND)
+        await keeper.remove_expired()
+        left = await backend.blobs.list_keys("jobs/")
+        accepted = await harness.submit(make_task(**LARGE))
+
+        assert left == []  # of the refused submit
+        assert accepted.created
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_what_a_crash_between_the_two_steps_leaves_is_removed_later(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        await ended_job(harness)
+        harness.clock.advance(KEPT)
+        dying = FlakyPort(backend.retention, "remove_remains")
+
+        with pytest.raises(BackendUnavailable):
+            await retention_of(harness, retention=dying).remove_expired()
+        left = await backend.blobs.list_keys("jobs/")
+        # Also where jobs are kept: an operator may have removed them.
+        await harness.sweeper.sweep()
+
+        assert await backend.ledger.get_job(job_id()) is None
+        assert left
+        assert await backend.blobs.list_keys("jobs/") == []
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_an_operator_removes_old_jobs_of_the_own_tenant_in_several_calls(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "AT_ONCE", 2)
+    monkeypatch.setattr(retention, "_JOBS_OF_A_CALL", 4)
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        for number in range(5):
+            await harness.submit(make_task(), request_id=f"old-{number}")
+        await harness.finish()
+        await harness.producer.submit("other", REQUEST, {"tasks": [make_task()]})
+        await harness.submit(make_task(), request_id="running")
+        keeper = retention_of(harness)
+        harness.clock.advance(DAY)
+
+        counted = await keeper.prune(TENANT, DAY, dry_run=True)
+        younger = await keeper.prune(TENANT, DAY + SECOND, dry_run=True)
+        calls = [await keeper.prune(TENANT, DAY) for _ in range(3)]
+
+        assert (counted, younger) == ((5, False), (0, False))
+        assert calls == [(4, True), (1, False), (0, False)]
+        rest = await backend.ledger.list_jobs(TENANT)
+        assert [row.id for row in rest.items] == [job_id("running")]
+        assert len((await backend.ledger.list_jobs("other")).items) == 1
+
+
+@scenario
+async def test_a_backend_without_retention_keeps_its_jobs(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        keeper = retention_of(harness, retention=None)
+
+        await keeper.remove_expired()
+        with pytest.raises(UsageError, match="cannot remove jobs"):
+            await keeper.prune(TENANT, DAY)
