@@ -21,6 +21,7 @@ from tests.mutants.output_faults import OUTPUT_FAULTS
 from tests.mutants.pause_faults import PAUSE_FAULTS
 from tests.mutants.queue_faults import QUEUE_FAULTS
 from tests.mutants.resilience_faults import RESILIENCE_FAULTS
+from tests.mutants.retention_faults import RETENTION_FAULTS
 from tests.mutants.review_faults import REVIEW_FAULTS
 from tests.mutants.shared_budget_faults import SHARED_BUDGET_FAULTS
 from tests.mutants.source_faults import SOURCE_FAULTS
@@ -52,6 +53,7 @@ FAULTS: tuple[Fault, ...] = (
     *BUDGET_FAULTS,
     *CLOCK_FAULTS,
     *SWEEPER_FAULTS,
+    *RETENTION_FAULTS,
     *DEAD_LETTER_FAULTS,
     *OPERATOR_COMMAND_FAULTS,
     *REVIEW_FAULTS,

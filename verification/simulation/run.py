@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from random import Random
@@ -22,6 +22,7 @@ from longshore.errors import LongshoreError
 from longshore.settings.model import (
     AlertsSettings,
     HealthSettings,
+    RetentionSettings,
     RetrySettings,
     Settings,
     WorkerSettings,
@@ -42,6 +43,7 @@ _STILL_SETTLED_AFTER_S = 35.0
 _POLL_INTERVAL_S = 5.0
 # After the last fault: for calls that are slow, answers that are late, and processes to start.
 _FAULT_ECHO_S = 30.0
+_RETENTION_CHANCE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +147,10 @@ class _Run:
         one_machine = rng.random() < 0.4 and not aws
         self._length = rng.choice((30.0, 60.0, 120.0))
         settings, intervals = _settings(rng)
+        retention_rng = Random(f"{scenario.seed}/retention")
+        if not aws and retention_rng.random() < _RETENTION_CHANCE:
+            kept = timedelta(seconds=retention_rng.choice((2, 10, 40)))
+            settings = replace(settings, retention=RetentionSettings(jobs=kept))
         self._simulation = Simulation(
             scenario.seed,
             settings,
@@ -166,7 +172,10 @@ class _Run:
             self._simulation, lambda name: self._fleet.new_process(self._machines[-1], name)
         )
         actions = draw_actions(
-            self._simulation.random_for, self._length, with_bursts=self._simulation.uses_slots
+            self._simulation.random_for,
+            self._length,
+            with_bursts=self._simulation.uses_slots,
+            repeats_late=bool(settings.retention.jobs),
         )
         indexes = range(len(actions)) if scenario.actions is None else scenario.actions
         self._actions: Sequence[Action] = [actions[index] for index in indexes]
@@ -287,7 +296,12 @@ class _Run:
             states = (await ledger.task_states(job.id)).values()
             if not {TaskState.IN_REVIEW, TaskState.PARKED} & {*states}:
                 return False
-        now = self._simulation.clock.now() + timedelta(days=1)
+        now, retention = (
+            self._simulation.clock.now() + timedelta(days=1),
+            self._simulation.backend.retention,
+        )
+        if retention is not None and await retention.ended_jobs(ended_by=now, limit=1):
+            return False
         return not (
             await ledger.open_intents(limit=1)
             or await ledger.unreported_ends(limit=1)
@@ -375,6 +389,7 @@ def _settings(rng: Random) -> tuple[Settings, Intervals]:
         retry=RetrySettings(base=timedelta(seconds=1), cap=timedelta(seconds=10)),
         health=_health_settings(rng),
         alerts=AlertsSettings(timeout=timedelta(seconds=5)),
+        retention=RetentionSettings(jobs=timedelta(0)),
     )
     return settings, intervals
 

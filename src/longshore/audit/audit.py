@@ -13,6 +13,7 @@ from longshore.audit.job_snapshot import JobSnapshot, job_snapshots_in
 from longshore.audit.leases import check_leases, check_limits
 from longshore.audit.output import check_output
 from longshore.audit.ownership import check_identity, check_tenancy
+from longshore.audit.retention import check_removed
 from longshore.audit.store_snapshot import StoreSnapshot
 from longshore.audit.validation import drop_malformed
 from longshore.audit.violation import Violation
@@ -36,6 +37,7 @@ _CHECKS: tuple[Callable[[JobSnapshot], Iterator[Violation]], ...] = (
     check_identity,
     check_limits,
     check_tenancy,
+    check_removed,
 )
 
 

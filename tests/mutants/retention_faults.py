@@ -1,0 +1,94 @@
+"""Faults that the tests of retention must notice."""
+
+from functools import partial
+
+from tests.mutants.fault import Fault, Part
+from tests.planting import Argument, Condition, Drop, Replace, Text, Value
+
+_CONTRACT = "contract/test_sqlite.py::TestSqliteRetention"
+_FILE = "adapters/sqlite/test_retention.py"
+_SERVICE = "unit/services/test_retention.py"
+_SQLITE = "adapters.sqlite.retention"
+
+_fault = partial(Fault, part=Part.SWEEPER)
+
+RETENTION_FAULTS = (
+    _fault(
+        name="a job with a task in review or an open end is removed",
+        at=f"{_SQLITE}:_ENDED",
+        do=Text(" AND NOT EXISTS", " AND 1 OR NOT EXISTS"),
+        caught_by=f"{_CONTRACT}::test_a_task_whose_end_is_not_recorded_keeps_its_job",
+    ),
+    _fault(
+        name="a job with an open intent is removed",
+        at=f"{_SQLITE}:_ENDED",
+        do=Text("j.state > 0 AND ", ""),
+        caught_by=f"{_CONTRACT}::test_what_can_still_run_has_not_ended",
+    ),
+    _fault(
+        name="the number of the last job is used again",
+        at=f"{_SQLITE}:SqliteRetention.remove_jobs",
+        do=Condition("last", False),
+        caught_by=f"{_FILE}::test_numbers_of_removed_jobs_and_positions_are_not_used_again",
+    ),
+    _fault(
+        name="the last position of the feed is used again",
+        at=f"{_SQLITE}:_trim_feed",
+        do=Drop("discard()"),
+        caught_by=f"{_CONTRACT}::"
+        "test_a_follower_misses_no_event_after_the_latest_ones_were_removed",
+    ),
+    _fault(
+        name="a row of the feed goes with the first of its jobs",
+        at=f"{_SQLITE}:_trim_feed",
+        do=Condition("any()", "None not in jobs"),
+        caught_by=f"{_FILE}::test_a_row_of_the_feed_stays_with_the_last_of_its_jobs",
+    ),
+    _fault(
+        name="rows of blobs go before their files",
+        at=f"{_SQLITE}:SqliteRetention.remove_remains",
+        do=Drop("_unlink()", nth=1),
+        caught_by=f"{_FILE}::"
+        "test_files_of_blobs_are_removed_also_after_a_crash_between_file_and_row",
+    ),
+    _fault(
+        name="the file never shrinks",
+        at=f"{_SQLITE}:SqliteRetention.remove_remains",
+        do=Drop("_shrink()"),
+        caught_by=f"{_FILE}::test_the_file_shrinks",
+    ),
+    _fault(
+        name="a bulk submit ignores tombstones",
+        at="adapters.sqlite.transaction:_CREATE_JOB",
+        do=Text("WHERE NOT EXISTS (SELECT 1 FROM removed_jobs WHERE id = ?2)", "WHERE true"),
+        caught_by=f"{_SERVICE}::"
+        "test_a_request_id_is_refused_for_as_long_again_and_then_runs_again[sqlite]",
+    ),
+    _fault(
+        name="late output of a removed job is stored",
+        at="adapters.sqlite.output:SqliteOutputLog.append",
+        do=Condition("REMOVED", False),
+        caught_by=f"{_CONTRACT}::test_late_output_of_a_removed_job_is_not_stored",
+    ),
+    _fault(
+        name="jobs of other tenants are pruned",
+        at="services.retention:JobRetention._remove_some",
+        do=Argument("ended_jobs()", "tenant", "None"),
+        caught_by=f"{_SERVICE}::"
+        "test_an_operator_removes_old_jobs_of_the_own_tenant_in_several_calls[sqlite]",
+    ),
+    _fault(
+        name="a request id is forgotten with its job",
+        at="services.retention:JobRetention._remove_some",
+        do=Value("remember_until=", "now"),
+        caught_by=f"{_SERVICE}::"
+        "test_a_request_id_is_refused_for_as_long_again_and_then_runs_again[memory]",
+    ),
+    _fault(
+        name="what an operator removed is not cleaned up where jobs are kept",
+        at="services.retention:JobRetention.remove_expired",
+        do=Replace("+ _remove_remains()", "progress = 0"),
+        caught_by=f"{_SERVICE}::"
+        "test_what_a_crash_between_the_two_steps_leaves_is_removed_later[memory]",
+    ),
+)
