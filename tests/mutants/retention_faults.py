@@ -10,9 +10,16 @@ _FILE = "adapters/sqlite/test_retention.py"
 _SERVICE = "unit/services/test_retention.py"
 _SQLITE = "adapters.sqlite.retention"
 
-_fault = partial(Fault, part=Part.SWEEPER)
+_fault = partial(Fault, part=Part.RETENTION)
 
 RETENTION_FAULTS = (
+    _fault(
+        name="a job is removed without its output",
+        at="testing.memory.retention:MemoryRetention.remove_jobs",
+        do=Drop("remove()", nth=2),
+        caught_by="contract/test_memory.py::TestMemoryRetention::"
+        "test_nothing_of_a_removed_job_is_left",
+    ),
     _fault(
         name="a job with a task in review or an open end is removed",
         at=f"{_SQLITE}:_ENDED",
@@ -61,8 +68,7 @@ RETENTION_FAULTS = (
         name="a bulk submit ignores tombstones",
         at="adapters.sqlite.transaction:_CREATE_JOB",
         do=Text("WHERE NOT EXISTS (SELECT 1 FROM removed_jobs WHERE id = ?2)", "WHERE true"),
-        caught_by=f"{_SERVICE}::"
-        "test_a_request_id_is_refused_for_as_long_again_and_then_runs_again[sqlite]",
+        caught_by=f"{_SERVICE}::test_a_request_id_is_refused_for_as_long_again_and_then_runs_again",
     ),
     _fault(
         name="late output of a removed job is stored",
@@ -75,20 +81,18 @@ RETENTION_FAULTS = (
         at="services.retention:JobRetention._remove_some",
         do=Argument("ended_jobs()", "tenant", "None"),
         caught_by=f"{_SERVICE}::"
-        "test_an_operator_removes_old_jobs_of_the_own_tenant_in_several_calls[sqlite]",
+        "test_an_operator_removes_old_jobs_of_the_own_tenant_in_several_calls",
     ),
     _fault(
         name="a request id is forgotten with its job",
         at="services.retention:JobRetention._remove_some",
         do=Value("remember_until=", "now"),
-        caught_by=f"{_SERVICE}::"
-        "test_a_request_id_is_refused_for_as_long_again_and_then_runs_again[memory]",
+        caught_by=f"{_SERVICE}::test_a_request_id_is_refused_for_as_long_again_and_then_runs_again",
     ),
     _fault(
         name="what an operator removed is not cleaned up where jobs are kept",
         at="services.retention:JobRetention.remove_expired",
-        do=Replace("+ _remove_remains()", "progress = 0"),
-        caught_by=f"{_SERVICE}::"
-        "test_what_a_crash_between_the_two_steps_leaves_is_removed_later[memory]",
+        do=Replace("await _remove_remains()", "0"),
+        caught_by=f"{_SERVICE}::test_what_a_crash_between_the_two_steps_leaves_is_removed_later",
     ),
 )

@@ -1,6 +1,6 @@
 """Bugs of retention: what is removed, when, and what is remembered of it."""
 
-from tests.planting import Argument, Condition, Drop, Replace
+from tests.planting import Argument, Condition, Replace, Value
 from tests.simulation.task_bugs import Bug
 
 _PORT = "testing.memory.retention:MemoryRetention"
@@ -19,7 +19,7 @@ RETENTION_BUGS = (
     Bug(
         "a job is removed while it runs",
         at=f"{_PORT}._has_ended",
-        do=Drop("state RUNNING"),
+        do=Value("return", "job.updated_at <= ended_by"),
     ),
     Bug(
         "the tasks of a removed job stay",

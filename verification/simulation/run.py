@@ -149,8 +149,8 @@ class _Run:
         settings, intervals = _settings(rng)
         retention_rng = Random(f"{scenario.seed}/retention")
         if not aws and retention_rng.random() < _RETENTION_CHANCE:
-            kept = timedelta(seconds=retention_rng.choice((2, 10, 40)))
-            settings = replace(settings, retention=RetentionSettings(jobs=kept))
+            keep_for = timedelta(seconds=retention_rng.choice((2, 10, 40)))
+            settings = replace(settings, retention=RetentionSettings(jobs=keep_for))
         self._simulation = Simulation(
             scenario.seed,
             settings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
-from longshore.audit.completeness import check_nothing_lost
+from longshore.audit.completeness import check_nothing_lost, check_removed
 from longshore.audit.consistency import check_consistency, check_mismatches, check_sequences
 from longshore.audit.dependency_order import check_order
 from longshore.audit.job_history import check_job
@@ -13,7 +13,6 @@ from longshore.audit.job_snapshot import JobSnapshot, job_snapshots_in
 from longshore.audit.leases import check_leases, check_limits
 from longshore.audit.output import check_output
 from longshore.audit.ownership import check_identity, check_tenancy
-from longshore.audit.retention import check_removed
 from longshore.audit.store_snapshot import StoreSnapshot
 from longshore.audit.validation import drop_malformed
 from longshore.audit.violation import Violation

@@ -102,12 +102,12 @@ async def test_a_row_of_the_feed_stays_with_the_last_of_its_jobs(tmp_path: Path)
         )
         await harness.finish()
         await remove(backend, "job-0")
-        kept = await backend.events.query(TENANT, limit=1000)
+        before = await backend.events.query(TENANT, limit=1000)
         check_audit(tmp_path)
         await remove(backend, "job-1")
         others = await backend.events.query(TENANT, limit=1000)
 
-    assert {event.entity_id.partition("_")[0] for event in kept.items} == {
+    assert {event.entity_id.partition("_")[0] for event in before.items} == {
         "default",
         job_id("job-1"),
     }
@@ -165,8 +165,8 @@ async def test_a_half_removed_job_is_found_by_the_audit(tmp_path: Path) -> None:
         connection.execute("INSERT INTO output VALUES ((2 << 20) + 9, 1, 1, 0, 0, NULL, x'')")
         connection.execute("INSERT INTO removed_jobs SELECT id, 0, 0 FROM jobs WHERE no = 2")
 
-    found = {str(violation) for violation in audit(read_snapshot(tmp_path, taken_at_us=0))}
+    texts = {str(violation) for violation in audit(read_snapshot(tmp_path, taken_at_us=0))}
 
-    assert any("its output is stored, and its row is not" in text for text in found)
-    assert any("it was removed, but there are still its row" in text for text in found)
-    assert any("job" in text and "None" in text for text in found)
+    assert any("its output is stored, and its row is not" in text for text in texts)
+    assert any("it was removed, but there are still its row" in text for text in texts)
+    assert any("job" in text and "None" in text for text in texts)

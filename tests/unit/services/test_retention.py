@@ -24,12 +24,12 @@ from tests.unit.services.harness import (
 )
 
 DAY = timedelta(days=1)
-KEPT = 10 * DAY
+RETENTION = 10 * DAY
 LARGE = {"input": "x" * 5_000}
 
 
 def retention_of(harness: ServiceHarness, **ports: Any) -> JobRetention:
-    return JobRetention(backend=harness.with_ports(**ports).backend, keep_for=KEPT)
+    return JobRetention(backend=harness.with_ports(**ports).backend, keep_for=RETENTION)
 
 
 async def ended_job(harness: ServiceHarness) -> None:
@@ -47,7 +47,7 @@ async def test_the_sweeper_removes_a_job_when_it_was_kept_long_enough(
         await ended_job(harness)
         sweeper = harness.build_sweeper(retention=retention_of(harness))
 
-        harness.clock.advance(KEPT - SECOND)
+        harness.clock.advance(RETENTION - SECOND)
         await sweeper.sweep()
         before = await backend.ledger.get_job(job_id())
         harness.clock.advance(SECOND)
@@ -68,7 +68,7 @@ async def test_zero_keeps_jobs(kind: str, tmp_path: Path) -> None:
         harness = ServiceHarness(backend)
         await ended_job(harness)
 
-        harness.clock.advance(100 * KEPT)
+        harness.clock.advance(100 * RETENTION)
         await harness.sweeper.sweep()
 
         assert await backend.ledger.get_job(job_id()) is not None
@@ -82,17 +82,17 @@ async def test_a_request_id_is_refused_for_as_long_again_and_then_runs_again(
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await ended_job(harness)
-        keeper = retention_of(harness)
-        harness.clock.advance(KEPT)
-        await keeper.remove_expired()
+        job_retention = retention_of(harness)
+        harness.clock.advance(RETENTION)
+        await job_retention.remove_expired()
 
-        harness.clock.advance(KEPT - SECOND)
-        await keeper.remove_expired()
+        harness.clock.advance(RETENTION - SECOND)
+        await job_retention.remove_expired()
         with pytest.raises(JobRemoved, match=f"{REQUEST!r} has ended and was removed"):
             await harness.submit(make_task(**LARGE))
         assert await backend.ledger.get_job(job_id()) is None
         harness.clock.advance(SECOND)
-        await keeper.remove_expired()
+        await job_retention.remove_expired()
         left = await backend.blobs.list_keys("jobs/")
         accepted = await harness.submit(make_task(**LARGE))
 
@@ -108,7 +108,7 @@ async def test_what_a_crash_between_the_two_steps_leaves_is_removed_later(
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await ended_job(harness)
-        harness.clock.advance(KEPT)
+        harness.clock.advance(RETENTION)
         dying = FlakyPort(backend.retention, "remove_remains")
 
         with pytest.raises(BackendUnavailable):
@@ -136,12 +136,12 @@ async def test_an_operator_removes_old_jobs_of_the_own_tenant_in_several_calls(
         await harness.finish()
         await harness.producer.submit("other", REQUEST, {"tasks": [make_task()]})
         await harness.submit(make_task(), request_id="running")
-        keeper = retention_of(harness)
+        job_retention = retention_of(harness)
         harness.clock.advance(DAY)
 
-        counted = await keeper.prune(TENANT, DAY, dry_run=True)
-        younger = await keeper.prune(TENANT, DAY + SECOND, dry_run=True)
-        calls = [await keeper.prune(TENANT, DAY) for _ in range(3)]
+        counted = await job_retention.prune(TENANT, DAY, dry_run=True)
+        younger = await job_retention.prune(TENANT, DAY + SECOND, dry_run=True)
+        calls = [await job_retention.prune(TENANT, DAY) for _ in range(3)]
 
         assert (counted, younger) == ((5, False), (0, False))
         assert calls == [(4, True), (1, False), (0, False)]
@@ -154,8 +154,8 @@ async def test_an_operator_removes_old_jobs_of_the_own_tenant_in_several_calls(
 async def test_a_backend_without_retention_keeps_its_jobs(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
-        keeper = retention_of(harness, retention=None)
+        job_retention = retention_of(harness, retention=None)
 
-        await keeper.remove_expired()
+        await job_retention.remove_expired()
         with pytest.raises(UsageError, match="cannot remove jobs"):
-            await keeper.prune(TENANT, DAY)
+            await job_retention.prune(TENANT, DAY)

@@ -103,10 +103,10 @@ class SqliteRetention:
             for job_id in job_ids:
                 values = (ended_ms, pack_job_id(job_id))
                 if tasks >= _TASKS_OF_A_STEP or not (
-                    found := transaction.select(_REMOVABLE, values)
+                    matches := transaction.select(_REMOVABLE, values)
                 ):
                     continue
-                no, total = found[0]
+                no, total = matches[0]
                 tasks += total
                 positions.update(positions_of_job(transaction, no))
                 bounds = (no, no << NUMBER_BITS, no + 1 << NUMBER_BITS)

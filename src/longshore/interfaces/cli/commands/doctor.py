@@ -249,8 +249,12 @@ def _schema_check(facts: StoreFacts) -> Check:
 
 
 def _retention_check(settings: Settings, facts: StoreFacts) -> Check:
-    kept = settings.retention.jobs
-    rule = f"kept for {formats.duration_text(kept)}" if kept else "kept forever (retention.jobs)"
+    keep_for = settings.retention.jobs
+    rule = (
+        f"kept for {formats.duration_text(keep_for)}"
+        if keep_for
+        else "kept forever (retention.jobs)"
+    )
     detail = f"{formats.plural(facts.ended_jobs, 'ended job')}, {rule}"
     if facts.oldest_end is not None:
         detail += (

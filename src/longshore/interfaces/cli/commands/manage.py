@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from longshore.core.api_keys import ApiScope
@@ -123,7 +122,7 @@ async def prune(
     while answer.more and not dry_run:
         answer = await client.app.prune_jobs(older_than)
         total += answer.jobs
-    answer = msgspec.structs.replace(answer, jobs=total)
+    answer = type(answer)(jobs=total, more=answer.more)
     text = "would be removed" if dry_run else "removed"
     least = "at least " if answer.more else ""
     client.options.print_answer(answer, f"{least}{formats.plural(total, 'job')} {text}")
