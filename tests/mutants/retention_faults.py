@@ -55,8 +55,7 @@ RETENTION_FAULTS = (
         name="rows of blobs go before their files",
         at=f"{_SQLITE}:SqliteRetention.remove_remains",
         do=Drop("_unlink()", nth=1),
-        caught_by=f"{_FILE}::"
-        "test_files_of_blobs_are_removed_also_after_a_crash_between_file_and_row",
+        caught_by=f"{_FILE}::test_files_of_blobs_are_removed_also_after_a_crash_beside_the_commit",
     ),
     _fault(
         name="the file never shrinks",

@@ -114,9 +114,10 @@ async def test_a_row_of_the_feed_stays_with_the_last_of_its_jobs(tmp_path: Path)
     assert [event.entity_id for event in others.items] == ["default"]
 
 
+@pytest.mark.parametrize("committed", [False, True])
 @scenario
-async def test_files_of_blobs_are_removed_also_after_a_crash_between_file_and_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_files_of_blobs_are_removed_also_after_a_crash_beside_the_commit(
+    *, committed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         await finished_jobs(backend, "one")
@@ -126,14 +127,18 @@ async def test_files_of_blobs_are_removed_also_after_a_crash_between_file_and_ro
         await remove(backend, "one")
         port: Any = backend.require_retention()
 
+        write = port._database.write
+
         async def die(work: Any) -> None:
+            if committed:
+                await write(work)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
             patch.setattr(port._database, "write", die)
             with pytest.raises(KeyboardInterrupt):
                 await port.remove_remains(now=START, limit=10)
-        assert await port.remove_remains(now=START, limit=10) == 1
+        assert await port.remove_remains(now=START, limit=10) == (0 if committed else 1)
 
         files = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
         assert len(files) == len(await backend.blobs.list_keys("")) == 1

@@ -133,8 +133,9 @@ async def test_an_operator_removes_old_jobs_of_the_own_tenant_in_several_calls(
         harness = ServiceHarness(backend)
         for number in range(5):
             await harness.submit(make_task(), request_id=f"old-{number}")
+        other = await harness.producer.submit("other", REQUEST, {"tasks": [make_task()]})
+        await harness.complete(f"{other.job.id}_a")
         await harness.finish()
-        await harness.producer.submit("other", REQUEST, {"tasks": [make_task()]})
         await harness.submit(make_task(), request_id="running")
         job_retention = retention_of(harness)
         harness.clock.advance(DAY)
