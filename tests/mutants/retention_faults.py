@@ -33,6 +33,12 @@ RETENTION_FAULTS = (
         caught_by=f"{_CONTRACT}::test_what_can_still_run_has_not_ended",
     ),
     _fault(
+        name="a job is removed although it was resumed after it was found",
+        at=f"{_SQLITE}:_REMOVABLE",
+        do=Text("{_ENDED} AND ", "?1 > 0 AND "),
+        caught_by=f"{_CONTRACT}::test_of_a_resume_and_a_removal_one_is_refused",
+    ),
+    _fault(
         name="the number of the last job is used again",
         at=f"{_SQLITE}:SqliteRetention.remove_jobs",
         do=Condition("last", False),

@@ -12,11 +12,6 @@ RETENTION_BUGS = (
         do=Replace("- now older_than", "now"),
     ),
     Bug(
-        "a job is removed although it was resumed after it was found",
-        at=f"{_PORT}.remove_jobs",
-        do=Condition("_has_ended()", True),
-    ),
-    Bug(
         "a job is removed while it runs",
         at=f"{_PORT}._has_ended",
         do=Value("return", "job.updated_at <= ended_by"),
