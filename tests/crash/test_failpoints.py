@@ -15,6 +15,7 @@ from longshore.ports.configuration import Budgets, Definitions, Keys, QueueContr
 from longshore.ports.events import EventLog
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
+from longshore.ports.retention import Retention
 from longshore.ports.task_source import TaskSource
 from verification.crash.failpoint_ports import PACKAGE_FAILPOINTS, SLOT_FAILPOINTS, WRITE_CALLS
 from verification.crash.matrix import FAILPOINTS
@@ -30,6 +31,7 @@ PORTS = {
     "definitions": Definitions,
     "keys": Keys,
     "budgets": Budgets,
+    "retention": Retention,
 }
 # A process that is killed around one of these has changed nothing.
 READS = {
@@ -47,6 +49,7 @@ READS = {
     "definitions": {"get", "list"},
     "keys": {"find", "list"},
     "budgets": {"get"},
+    "retention": {"ended_jobs", "is_removed"},
 }
 # What other processes can see, now or after this process ends.
 WRITE_METHODS = {

@@ -18,6 +18,7 @@ WRITE_CALLS: Final[dict[str, tuple[str, ...]]] = {
     "definitions": ("put", "delete"),
     "keys": ("add", "revoke"),
     "budgets": ("commit",),
+    "retention": ("remove_jobs", "remove_remains"),
 }
 """The writing calls of each port, by the port's name in a backend."""
 PACKAGE_FAILPOINTS: Final = (
@@ -54,6 +55,9 @@ PACKAGE_FAILPOINTS: Final = (
     "blob.synced",  # no row refers to it yet
     "blob.replaced",  # no row refers to the file any more
     "blob.removed",
+    # Retention.
+    "retention.rows_removed",  # not yet committed; the job is still in the feed
+    "retention.files_removed",  # the rows of its blobs are not
     # The worker registry.
     "worker.locked",  # its lock has no name yet
     "worker.lock_published",

@@ -90,6 +90,22 @@ SPAWNED = Definition(name="crash-spawn", runner=RunnerKind.PYTHON, isolation=Iso
 """Its attempts get a process of their own; those of the other tasks run in child slots."""
 
 
+REMOVED = ExpectedJob(
+    request_id="removed",
+    document={
+        "tasks": [
+            {
+                "taskId": "removed",
+                "name": "command",
+                "input": {"argv": ["/bin/true"]},
+                "maxAttempts": _ATTEMPTS,
+            }
+        ]
+    },
+)
+"""A job that the client removes after its end."""
+
+
 def jobs(notes: Path) -> list[ExpectedJob]:
 
     def task(key: str, function: str | None = None, **fields: Any) -> dict[str, Any]:
