@@ -16,6 +16,7 @@ MAKES = f"mkdir artifacts; echo {SECRET_TEXT} | tee artifacts/{SECRET_TEXT}.txt"
 BODIES: dict[str, Any] = {
     "post /v1/jobs": {"tasks": [a_task("own")]},
     "post /v1/jobs/batch": {"jobs": [{"job": {"tasks": [a_task("own")]}, "requestId": "own"}]},
+    "post /v1/jobs/prune": {"olderThan": "0s"},
     "post /v1/jobs/{job_id}/tasks": {"tasks": [a_task("intruder")]},
     "post /v1/jobs/{job_id}/tasks/{task_id}/revise": {"feedback": "worse"},
     "post /v1/dead-letters/replay": {"matching": {}},
@@ -35,6 +36,7 @@ OWN = {
     "get /v1/jobs",
     "post /v1/jobs",
     "post /v1/jobs/batch",
+    "post /v1/jobs/prune",
     "get /v1/task-definitions",
     "put /v1/task-definitions/{name}",
     "delete /v1/task-definitions/{name}",
