@@ -22,6 +22,7 @@ _SLOTS = "execution/test_slots.py"
 _SLOT_KILLS = "execution/test_slot_kills.py"
 _SLOT_PROTOCOL = "execution/test_slot_protocol.py"
 _SECRETS = "acceptance/test_secrets.py"
+_SECRETS = "acceptance/test_secrets.py"
 
 _fault = partial(Fault, part=Part.CHILDREN)
 
@@ -259,5 +260,19 @@ CHILD_FAULTS = (
         at="execution.forkserver.reaper:Reaper._supervise",
         do=Condition("kill_at_ns", False),
         caught_by=f"{_STOPPING}::test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period",
+    ),
+    _fault(
+        name="a task can read the memory of its worker",
+        at="interfaces.cli.client:load_command_settings",
+        do=Drop("hide_memory()"),
+        caught_by=f"{_SECRETS}::"
+        "test_a_task_cannot_read_the_environment_and_files_of_the_processes_above_it",
+    ),
+    _fault(
+        name="a task can read the memory of its fork server",
+        at="execution.forkserver.__main__:main",
+        do=Drop("hide_memory()"),
+        caught_by=f"{_SECRETS}::"
+        "test_a_task_cannot_read_the_environment_and_files_of_the_processes_above_it",
     ),
 )

@@ -5,7 +5,7 @@ import pytest
 from longshore.core.maximums import comment_problem
 
 
-@pytest.mark.parametrize("text", ["x", "x" * 10, " x ", "\U0001f600" * 10, "two\nlines", "a\tb\u00a0"])
+@pytest.mark.parametrize("text", ["x", "x" * 10, " x ", "\U0001f600" * 10, "a\nb\tc\u00a0"])
 def test_text_up_to_the_limit_is_taken(text: str) -> None:
     assert comment_problem(text, limit=10) is None
 
