@@ -22,7 +22,6 @@ _SLOTS = "execution/test_slots.py"
 _SLOT_KILLS = "execution/test_slot_kills.py"
 _SLOT_PROTOCOL = "execution/test_slot_protocol.py"
 _SECRETS = "acceptance/test_secrets.py"
-_SECRETS = "acceptance/test_secrets.py"
 
 _fault = partial(Fault, part=Part.CHILDREN)
 
