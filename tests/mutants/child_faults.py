@@ -274,4 +274,28 @@ CHILD_FAULTS = (
         caught_by=f"{_SECRETS}::"
         "test_a_task_cannot_read_the_environment_and_files_of_the_processes_above_it",
     ),
+    _fault(
+        name="a message of any type may be long",
+        at="execution.host.report_decoder:is_too_long",
+        do=Condition("SMALL_LINE_BYTES", False),
+        caught_by=f"{_REPORTS}::test_a_long_message_that_is_no_result_fails_the_attempt",
+    ),
+    _fault(
+        name="a long message is parsed on the event loop",
+        at="execution.host.attempt:ProcessAttempt._handle_lines",
+        do=Condition("PARSED_ON_LOOP_BYTES", False),
+        caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
+    ),
+    _fault(
+        name="a message overtakes a long one before it",
+        at="execution.host.attempt:ProcessAttempt._handle_lines",
+        do=Condition("self._parsing", False),
+        caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
+    ),
+    _fault(
+        name="an attempt ends before its long result is parsed",
+        at="execution.host.attempt:ProcessAttempt._report_rest",
+        do=Condition("_parsing", False),
+        caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
+    ),
 )
