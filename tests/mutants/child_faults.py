@@ -277,7 +277,7 @@ CHILD_FAULTS = (
     _fault(
         name="a message of any type may be long",
         at="execution.host.report_decoder:is_too_long",
-        do=Condition("SMALL_LINE_BYTES", False),
+        do=Replace("and", "False"),
         caught_by=f"{_REPORTS}::test_a_long_message_that_is_no_result_fails_the_attempt",
     ),
     _fault(
@@ -289,7 +289,7 @@ CHILD_FAULTS = (
     _fault(
         name="a message overtakes a long one before it",
         at="execution.host.attempt:ProcessAttempt._handle_lines",
-        do=Condition("self._parsing", False),
+        do=Condition("_parsing", False),
         caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
     ),
     _fault(
