@@ -64,7 +64,7 @@ _WRAPPED = frozenset(
     )
 )
 _OMITTED_IF_EMPTY = frozenset(
-    ("ADDED", "CACHE", "COST", "DEFINITION", "DURATION", "IN", "OUT", "ROUND")
+    ("ADDED", "CACHE", "COST", "DEFINITION", "DURATION", "EXPIRES", "IN", "OUT", "ROUND")
 )
 # Everything that controls a terminal except colours, tabs and the ends of lines: strings such as
 # titles (OSC, DCS), the cursor and modes (CSI), other escapes, and single characters (C0, C1).
