@@ -17,7 +17,7 @@ KEY_FAULTS = (
         name="an expired key is accepted",
         at="services.api_keys:ApiKeys.authenticate",
         do=Condition("now()", False),
-        caught_by=f"{_SERVER}::test_an_expired_key_is_refused_and_told_so",
+        caught_by=f"{_SERVER}::test_an_expired_key_is_refused_with_the_reason",
     ),
     _fault(
         name="a stream outlives its key",

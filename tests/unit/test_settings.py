@@ -257,7 +257,7 @@ def test_a_secret_may_be_in_a_file(tmp_path: Path, variable: str, by: str) -> No
     assert SECRET_IN_FILE not in str(row(loaded, name))
 
 
-def test_every_secret_may_be_in_a_file_and_nothing_else(tmp_path: Path) -> None:
+def test_nothing_but_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x" * 40)
     for name in FIELDS:
         given = {f"{variable_of(name)}_FILE": str(tmp_path / "secret")}

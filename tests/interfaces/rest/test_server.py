@@ -82,7 +82,7 @@ async def test_a_revoked_key_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_an_expired_key_is_refused_and_told_so(tmp_path: Path) -> None:
+async def test_an_expired_key_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:
         request = {"name": "ci", "scopes": ["read"], "expires": "30d"}
         created = (await server.post("/v1/keys", request)).json()
