@@ -285,12 +285,12 @@ def test_a_task_cannot_read_the_environment_and_files_of_the_processes_above_it(
         ) as process:
             try:
                 process.stdout.readline()
-                given = json.dumps({"tasks": tasks})
+                job = json.dumps({"tasks": tasks})
                 submitted = subprocess.run(
                     [*user, *LONGSHORE, "submit", "-", "--wait"],
                     cwd=folder,
                     env=cli.environment,
-                    input=given,
+                    input=job,
                     text=True,
                     capture_output=True,
                     timeout=TIMEOUT_S,

@@ -343,7 +343,7 @@ def test_the_help_of_a_command_imports_neither_settings_nor_storage(command: str
     assert imported & {"longshore.settings", "longshore.services.documents"} == set()
 
 
-# A title and the clipboard (OSC), the screen and the cursor (CSI), C1, a device string, a bell.
+# A title and the clipboard (OSC), the screen and the cursor (CSI), C1, a device string, BEL.
 HOSTILE = (
     b"\x1b[31mred\x1b[0m\x1b]0;title\a\x1b]52;c;Zm9v\x1b\\\x1b[2J\x1b[1;1H\xc2\x9b1A\xc2\x9d2;x\xc2\x9c"
     b"\x1bP+q\x1b\\\x1bc\x1b(0\a\b\0\tover\rwritten\x1b[8"

@@ -260,9 +260,9 @@ def test_a_secret_may_be_in_a_file(tmp_path: Path, variable: str, by: str) -> No
 def test_nothing_but_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x" * 40)
     for name in FIELDS:
-        given = {f"{variable_of(name)}_FILE": str(tmp_path / "secret")}
+        environ = {f"{variable_of(name)}_FILE": str(tmp_path / "secret")}
         if not is_secret(name):
-            (problem,) = refused(tmp_path, **given)
+            (problem,) = refused(tmp_path, **environ)
             assert "no setting is called" in problem
 
 
@@ -291,9 +291,9 @@ def test_a_file_without_a_secret_is_a_problem(
     if content is not None:
         (tmp_path / "key").write_bytes(content)
 
-    (found,) = refused(tmp_path, ANTHROPIC_API_KEY_FILE=str(tmp_path / "key"), **others)
+    (refusal,) = refused(tmp_path, ANTHROPIC_API_KEY_FILE=str(tmp_path / "key"), **others)
 
-    assert problem in found
+    assert problem in refusal
 
 
 def test_a_secret_is_written_masked() -> None:

@@ -23,8 +23,8 @@ def comment_problem(text: str, *, limit: int) -> str | None:
         return f"must have at most {limit} characters, and this has {len(text)}"
     if not text.strip():
         return "must not be empty"
-    if found := _CONTROL.search(text):
-        return f"must not contain control characters, and this contains {found[0]!r}"
+    if match := _CONTROL.search(text):
+        return f"must not contain control characters, and this contains {match[0]!r}"
     try:
         text.encode()
     except UnicodeEncodeError:

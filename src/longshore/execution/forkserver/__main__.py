@@ -12,8 +12,8 @@ import threading
 import traceback
 from types import ModuleType
 
-from longshore.execution.forkserver.linux import hide_memory
 from longshore.execution.forkserver.server import ForkServer
+from longshore.execution.linux import hide_memory
 from longshore.execution.protocol import EXIT_CANNOT_LOAD
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from longshore.execution.forkserver.linux import hide_memory
+from longshore.execution.linux import hide_memory
 from longshore.execution.protocol import CHANNEL_FD, REPLIES_FD
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import execute_attempt
