@@ -94,6 +94,9 @@ def settings_page() -> str:
         " `longshore settings` prints the current values and where each came from.",
         "Durations: `90s`, `5m`, `1h30m`, `250ms` or plain seconds. Sizes: `64KiB` or plain bytes."
         " Lists: separated by commas. An unknown name is an error.",
+        "A secret can also be in a file: named by its variable with `_FILE` behind it, such as"
+        " `LONGSHORE_API_KEY_FILE` or `ANTHROPIC_API_KEY_FILE`, or a systemd credential (a file in"
+        " `$CREDENTIALS_DIRECTORY`) with the name of the variable.",
         *_setting_sections(),
         "## Other variable names",
         "Longshore also reads these variables: those of the Anthropic SDK, Claude Code and AWS, and"

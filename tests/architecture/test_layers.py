@@ -21,7 +21,7 @@ _PURE = {"core", "errors"}
 _INNER = _PURE | {"ports", "services", "settings", "facade"}
 _EXECUTION = {
     *("execution", "execution.forkserver", "execution.host", "execution.process_table"),
-    *("execution.runners", "execution.slot_page"),
+    *("execution.linux", "execution.runners", "execution.slot_page"),
 }
 # Layer -> layers that it may import besides its own. The longest prefix of a module's name counts.
 # An adapter's own layer is its folder; adapters/shared has what several adapters need.
@@ -35,14 +35,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "adapters.shared.failpoints": set(),
     "services": _PURE | {"ports", "settings"},
     "execution": _PURE,
+    "execution.linux": set(),  # system calls of the fork server, its children and the worker
     "execution.process_table": set(),  # reads /proc for the host and for the fork server
     "execution.slot_page": set(),  # memory that the host shares with the fork server's children
     "execution.forkserver": _PURE
-    | {"execution", "execution.process_table", "execution.runners", "execution.slot_page"},
+    | {"execution", "execution.linux", "execution.process_table"}
+    | {"execution.runners", "execution.slot_page"},
     "execution.host": _PURE
     | {"execution", "execution.process_table", "execution.slot_page", "ports"}
     | {"adapters.shared.failpoints"},
-    "execution.runners": _PURE | {"execution", "ports"},
+    "execution.runners": _PURE | {"execution", "execution.linux", "ports"},
     "interfaces": _INNER - {"ports"},
     "wiring": _INNER | _EXECUTION | {"adapters", "interfaces"},
     # It shares no code with the services that it checks; it only decompresses like the adapters.

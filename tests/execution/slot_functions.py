@@ -159,6 +159,10 @@ def steps(*names: str) -> list[Any]:
     return [current().step(name, lambda name=name: name.upper()) for name in names]
 
 
+def long_step(size: int) -> int:
+    return len(current().step("long", lambda: "x" * size))
+
+
 def reports() -> None:
     here = current()
     here.log("a line")
@@ -209,12 +213,21 @@ def _reports_file() -> int:
     return int(channel._child._files.reports)
 
 
+def _long_summary() -> bytes:
+    from longshore.execution.slot_protocol import ReportFrame, encode_frame
+
+    running: Any = current()._channel
+    message = b'{"type":"summary","text":"%b"}' % (b"x" * 70_000)
+    return encode_frame(ReportFrame(running._record.number, running._record.fence, message))
+
+
 def writes_garbage(kind: str) -> None:
     """To the pipe for reports."""
     data = {
         "text": b"this is no frame" * 10,
         "length": b"\xff\xff\xff\x7f",
         "content": b"\x03\0\0\0abc",
+        "size": _long_summary(),
     }[kind]
     os.write(_reports_file(), data)
     _forever.wait()

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from longshore.core.events.types import Activity
-from longshore.execution.host.report_decoder import decode_report
+from longshore.execution.host.report_decoder import decode_report, is_too_long
+from longshore.execution.protocol import SMALL_LINE_BYTES
+from longshore.execution.runners.channel import MessageTooLong, encode_message
 from longshore.ports.runner import ActivityReport, ProgressReport, SummaryReport
 
 NOW = datetime(2030, 1, 7, tzinfo=UTC)
@@ -77,3 +79,25 @@ def test_an_ordinary_activity_is_unchanged() -> None:
     doing = Activity(type="step_running", step_name="fetch page 3", timestamp=NOW)
 
     assert decode("activity", activity="step_running", step="fetch page 3") == ActivityReport(doing)
+
+
+@pytest.mark.parametrize(
+    ("start", "too_long"),
+    [
+        ('{"type":"result","value":"', False),
+        ('  { "type" : "step", "name": "', False),
+        ('{"type":"conversation","entries":"', False),
+        ('{"type":"activity","activity":"', True),
+        ('{"type":"results","value":"', True),
+        ('{"value":"', True),
+    ],
+)
+def test_only_messages_of_some_types_may_be_long(start: str, too_long: bool) -> None:
+    assert is_too_long(start.encode() + b"x" * SMALL_LINE_BYTES) is too_long
+    assert not is_too_long(start.encode())
+
+
+def test_a_child_refuses_to_send_what_the_worker_would_not_read() -> None:
+    assert len(encode_message("result", {"value": "x" * SMALL_LINE_BYTES})) > SMALL_LINE_BYTES
+    with pytest.raises(MessageTooLong, match="a log message"):
+        encode_message("log", {"text": "x" * SMALL_LINE_BYTES})

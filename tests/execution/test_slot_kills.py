@@ -170,7 +170,14 @@ async def test_a_task_is_killed_when_its_lease_is_no_longer_trusted(
 
 
 @pytest.mark.parametrize(
-    "name", ["writes_garbage text", "writes_garbage length", "writes_garbage content", "forges"]
+    "name",
+    [
+        "writes_garbage text",
+        "writes_garbage length",
+        "writes_garbage content",
+        "writes_garbage size",
+        "forges",
+    ],
 )
 @pytest.mark.parametrize("isolation", BOTH)
 @scenario

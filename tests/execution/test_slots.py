@@ -5,17 +5,21 @@ import json
 import os
 import shutil
 import socket
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from longshore.core.definitions.definition import Isolation
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.errors import BackendUnavailable, UsageError
+from longshore.execution.host import slots
+from longshore.execution.host.report_decoder import parse_message
 from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
 from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
@@ -187,6 +191,26 @@ async def test_a_large_input_arrives_and_its_file_is_removed(
             assert here.recorder.result(number) == "x" * size
 
         assert list(tmp_path.glob("work/*.task")) == []
+
+
+@scenario
+async def test_a_long_step_is_parsed_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+
+    def parse(line: bytes) -> Any:
+        if len(line) > 256 * 1024:
+            threads.add(threading.current_thread())
+        return parse_message(line)
+
+    monkeypatch.setattr(slots, "parse_message", parse)
+    async with harness(tmp_path) as here:
+        await here.run(await here.open(), a_task("long_step", 300_000))
+
+        assert here.recorder.result(1) == 300_000
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("isolation", BOTH)

@@ -260,4 +260,42 @@ CHILD_FAULTS = (
         do=Condition("kill_at_ns", False),
         caught_by=f"{_STOPPING}::test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period",
     ),
+    _fault(
+        name="a task can read the memory of its worker",
+        at="interfaces.cli.client:load_command_settings",
+        do=Drop("hide_memory()"),
+        caught_by=f"{_SECRETS}::"
+        "test_a_task_cannot_read_the_environment_and_files_of_the_processes_above_it",
+    ),
+    _fault(
+        name="a task can read the memory of its fork server",
+        at="execution.forkserver.__main__:main",
+        do=Drop("hide_memory()"),
+        caught_by=f"{_SECRETS}::"
+        "test_a_task_cannot_read_the_environment_and_files_of_the_processes_above_it",
+    ),
+    _fault(
+        name="a message of any type may be long",
+        at="execution.host.report_decoder:is_too_long",
+        do=Replace("and", "False"),
+        caught_by=f"{_REPORTS}::test_a_long_message_that_is_no_result_fails_the_attempt",
+    ),
+    _fault(
+        name="a long message is parsed on the event loop",
+        at="execution.host.attempt:ProcessAttempt._handle_lines",
+        do=Condition("PARSED_ON_LOOP_BYTES", False),
+        caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
+    ),
+    _fault(
+        name="a message overtakes a long one before it",
+        at="execution.host.attempt:ProcessAttempt._handle_lines",
+        do=Condition("_parsing", False),
+        caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
+    ),
+    _fault(
+        name="an attempt ends before its long result is parsed",
+        at="execution.host.attempt:ProcessAttempt._report_rest",
+        do=Condition("_parsing", False),
+        caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
+    ),
 )

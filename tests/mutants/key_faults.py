@@ -10,7 +10,21 @@ _MEMORY = "contract/test_memory.py::TestMemoryKeys"
 
 _fault = partial(Fault, part=Part.KEYS)
 
+_SERVER = "interfaces/rest/test_server.py"
+
 KEY_FAULTS = (
+    _fault(
+        name="an expired key is accepted",
+        at="services.api_keys:ApiKeys.authenticate",
+        do=Condition("now()", False),
+        caught_by=f"{_SERVER}::test_an_expired_key_is_refused_with_the_reason",
+    ),
+    _fault(
+        name="a stream outlives its key",
+        at="interfaces.rest.auth:while_allowed",
+        do=Condition("check_at", False),
+        caught_by=f"{_SERVER}::test_a_stream_ends_when_its_key_is_no_longer_valid",
+    ),
     _fault(
         name="a revoked key is allowed",
         at="core.api_keys:KeyRecord.allows",

@@ -15,6 +15,7 @@ from longshore.settings import (
     Settings,
     child_environment,
     descriptions,
+    is_secret,
     variable_of,
 )
 from longshore.settings.model import WorkerSettings, format_value, plain_problem
@@ -230,6 +231,69 @@ def test_no_home_folder_for_a_path_is_a_problem(tmp_path: Path) -> None:
     (problem,) = refused(tmp_path, LONGSHORE_DATA_DIR="~no-such-user-anywhere/x")
 
     assert "has no home directory" in problem
+
+
+SECRET_IN_FILE = "sk-ant-in-a-file"
+
+
+@pytest.mark.parametrize(
+    "variable", ["LONGSHORE_AGENT_API_KEY", "ANTHROPIC_API_KEY", "LONGSHORE_API_KEY"]
+)
+@pytest.mark.parametrize("by", ["variable", "credential"])
+def test_a_secret_may_be_in_a_file(tmp_path: Path, variable: str, by: str) -> None:
+    file = tmp_path / variable
+    file.write_text(f"{SECRET_IN_FILE}\n")
+    named = {f"{variable}_FILE": str(file)}
+    environ = named if by == "variable" else {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+
+    loaded = load_settings_for_test(tmp_path, **environ)
+
+    name = {"LONGSHORE_API_KEY": "api_key"}.get(variable, "agent.api_key")
+    value = loaded.settings.agent.api_key if "." in name else loaded.settings.api_key
+    assert value is not None
+    assert value.get_secret_value() == SECRET_IN_FILE
+    origin = f"{variable}_FILE in the environment" if by == "variable" else "of systemd"
+    assert origin in loaded.origins[name]
+    assert SECRET_IN_FILE not in str(row(loaded, name))
+
+
+def test_nothing_but_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x" * 40)
+    for name in FIELDS:
+        environ = {f"{variable_of(name)}_FILE": str(tmp_path / "secret")}
+        if not is_secret(name):
+            (problem,) = refused(tmp_path, **environ)
+            assert "no setting is called" in problem
+
+
+def test_a_variable_counts_more_than_a_credential(tmp_path: Path) -> None:
+    (tmp_path / "ANTHROPIC_API_KEY").write_text(SECRET_IN_FILE)
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path), "ANTHROPIC_API_KEY": "sk-ant-given"}
+
+    key = load_settings_for_test(tmp_path, **environ).settings.agent.api_key
+
+    assert key is not None
+    assert key.get_secret_value() == "sk-ant-given"
+
+
+@pytest.mark.parametrize(
+    ("content", "others", "problem"),
+    [
+        (None, {}, "cannot be read: No such file"),
+        (b"", {}, "is empty"),
+        (b"\xff", {}, "is not UTF-8 text"),
+        (b"x", {"ANTHROPIC_API_KEY": "y"}, "are both set; keep one"),
+    ],
+)
+def test_a_file_without_a_secret_is_a_problem(
+    tmp_path: Path, content: bytes | None, others: dict[str, str], problem: str
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+
+    (refusal,) = refused(tmp_path, ANTHROPIC_API_KEY_FILE=str(tmp_path / "key"), **others)
+
+    assert problem in refusal
 
 
 def test_a_secret_is_written_masked() -> None:

@@ -37,6 +37,7 @@ class KeyRecord:
     hash: str
     created_at: datetime
     revoked_at: datetime | None = None
+    expires_at: datetime | None = None
 
     def allows(self, scope: ApiScope) -> bool:
         """Whether the key has this scope and is not revoked; ``admin`` includes every scope."""

@@ -40,6 +40,10 @@ AGENT_FOLDER = "agent"
 LINE_LIMIT_BYTES = 64 * 1024 * 1024
 """The worker neither reads nor answers a longer line of a child."""
 
+SMALL_LINE_BYTES = 64 * 1024
+LARGE_MESSAGES = frozenset({"result", "step", "conversation"})
+"""Only these messages may exceed ``SMALL_LINE_BYTES``; then they must begin with their type."""
+
 ChildMessage = Literal[
     "begun",
     "result",

@@ -12,7 +12,7 @@ repeats the request, which stores the event.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from longshore.core.api_keys import (
@@ -40,6 +40,11 @@ _ID_BYTES = 6
 _NAME_CHARACTERS = 100
 _KEY_LIMIT_CHARACTERS = 200
 _CALLER_LIMIT = 10_000
+_MAX_LIFETIME = timedelta(days=36_500)
+
+
+class KeyExpired(Exception):
+    """A key may no longer be used, because its time is over."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,12 +59,21 @@ class ApiKeys:
     _operator_tenant: str | None = None  # operates the installation
 
     async def create(
-        self, tenant: str, *, name: str, scopes: Collection[ApiScope], by: str
+        self,
+        tenant: str,
+        *,
+        name: str,
+        scopes: Collection[ApiScope],
+        by: str,
+        expires: timedelta | None = None,
     ) -> tuple[KeyRecord, str]:
         """Create a key. Returns its record and its text, which is not stored.
 
+        Args:
+            expires: After this time the key is refused; None: never.
+
         Raises:
-            UsageError: the name is empty or too long, or there is no scope.
+            UsageError: the name is empty or too long, there is no scope, or the time is too long.
         """
         if not name.isprintable() or not 0 < len(name) <= _NAME_CHARACTERS:
             raise UsageError(f"the name of a key has 1 to {_NAME_CHARACTERS} printable characters")
@@ -67,6 +81,10 @@ class ApiKeys:
             raise UsageError(f"a key needs a scope: {', '.join(scope.value for scope in ApiScope)}")
         text = make_key(self.random_bytes(SECRET_BYTES))
         record = self._record(text, tenant, name=name, scopes=scopes)
+        if expires is not None:
+            if not timedelta() < expires <= _MAX_LIFETIME:
+                raise UsageError(f"a key expires after at most {_MAX_LIFETIME.days} days, or never")
+            record = replace(record, expires_at=record.created_at + expires)
         await self._emit(tenant, by, _CREATED, record)
         await self.backend.keys.add(record)
         return record, text
@@ -134,12 +152,18 @@ class ApiKeys:
         return record
 
     async def authenticate(self, text: str) -> KeyRecord | None:
-        """Returns the record of a valid key; None for any other text."""
+        """Returns the record of a valid key; None for any other text.
+
+        Raises:
+            KeyExpired: it was valid.
+        """
         if len(text) > _KEY_LIMIT_CHARACTERS or not text.isascii():
             return None
         record = await self.backend.keys.find(hash_key(text))
         if record is None or record.revoked_at is not None or not key_matches(text, record):
             return None
+        if record.expires_at is not None and record.expires_at <= self.backend.clock.now():
+            raise KeyExpired(f"this key expired at {record.expires_at:%Y-%m-%d %H:%M} UTC")
         return record
 
     def rate_limit(self, record: KeyRecord) -> timedelta | None:

@@ -933,17 +933,27 @@ class Application:
         return d.KeyList(keys=[d.key_document(record) for record in records])
 
     @over_http(d.NewKeyDocument, "POST", "keys")
-    async def create_key(self, name: str, scopes: Sequence[str]) -> d.NewKeyDocument:
+    async def create_key(
+        self, name: str, scopes: Sequence[str], *, expires: str | None = None
+    ) -> d.NewKeyDocument:
         """Create an API key. Its secret is in this answer only.
 
+        Args:
+            expires: A duration such as ``30d``, after which the key is refused; None: never.
+
         Raises:
-            UsageError: the name is empty or too long, or there is no scope.
+            UsageError: the name is empty or too long, there is no scope, or the duration is wrong.
         """
+        try:
+            lifetime = None if expires is None else parse_duration(expires)
+        except ValueError as error:
+            raise UsageError(f"expires: {error}") from None
         record, secret = await self.services.api_keys.create(
             self._tenant,
             name=name,
             scopes={ApiScope(scope) for scope in scopes},
             by=self._user,
+            expires=lifetime,
         )
         return d.from_record(d.NewKeyDocument, record, scopes=sorted(record.scopes), key=secret)
 

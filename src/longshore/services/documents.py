@@ -579,6 +579,7 @@ class KeyDocument(ApiDocument, kw_only=True):
     scopes: list[ApiScope]
     created_at: Timestamp
     revoked_at: Timestamp | None
+    expires_at: Timestamp | None = None
 
 
 class NewKeyDocument(KeyDocument, kw_only=True):

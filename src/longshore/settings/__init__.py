@@ -34,7 +34,9 @@ PREFIX: Final = "LONGSHORE_"
 CONFIG_FILE: Final = "longshore.toml"
 CONFIG_VARIABLE: Final = "LONGSHORE_CONFIG"
 TRACE_VARIABLES: Final = ("TRACEPARENT", "TRACESTATE")
+CREDENTIALS_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
 DEFAULT: Final = "default"
+_FILE_SUFFIX = "_FILE"
 # Longshore sets these variables for a task. They are not settings, but a ``longshore`` command
 # that runs inside a task sees them.
 _ATTEMPT_PREFIX = "LONGSHORE_ATTEMPT"
@@ -121,6 +123,17 @@ def is_secret(name: str) -> bool:
     return "SecretStr" in str(FIELDS[name].annotation)
 
 
+_SECRET_VARIABLES: Final[Mapping[str, str]] = {
+    variable: name
+    for variable, name in (
+        *_NAME_BY_VARIABLE.items(),
+        *((alias, name) for alias, (name, _) in ENVIRONMENT_ALIASES.items()),
+    )
+    if is_secret(name)
+}
+"""The variables that a file may replace, each with its setting."""
+
+
 def load_settings(
     flags: Mapping[str, Any] = {},
     *,
@@ -147,16 +160,21 @@ def load(
     Raises:
         ConfigurationError: with all problems at once.
     """
-    variables = os.environ if environ is None else environ
+    variables = dict(os.environ if environ is None else environ)
     unknown_flags = [name for name in flags if name not in FIELDS]
     problems = [f"flag: {_unknown_name_message(name, FIELDS)}" for name in unknown_flags]
     in_file = _from_file(variables, cwd or Path.cwd(), problems)
+    secret_files = _read_secret_files(variables, problems)
     explicit = _from_environment(variables, problems) | {
         name: (value, "flag")
         for name, value in flags.items()
         if value is not None and name in FIELDS
     }
     values = in_file | _from_aliases(variables, in_file | explicit) | explicit
+    for variable, origin in secret_files.items():
+        name = _SECRET_VARIABLES[variable]
+        if name in values and values[name][1] == f"{variable} in the environment":
+            values[name] = (values[name][0], origin)
     nested: dict[str, Any] = {}
     for name, (value, _) in values.items():
         section, _, inner = name.rpartition(".")
@@ -211,6 +229,41 @@ def child_environment(
     variables = os.environ if environ is None else environ
     allowed = (*settings.worker.pass_environment, *TRACE_VARIABLES)
     return {name: variables[name] for name in allowed if name in variables}
+
+
+def _read_secret_files(variables: dict[str, str], problems: list[str]) -> dict[str, str]:
+    """Set the variables of secrets that are in files. Returns which, each with its origin.
+
+    The file is named by the variable with ``_FILE`` behind its name, or is a credential of systemd
+    that has the name of the variable.
+    """
+    origins: dict[str, str] = {}
+    folder = variables.get(CREDENTIALS_VARIABLE)
+    for variable in _SECRET_VARIABLES:
+        path = variables.pop(f"{variable}{_FILE_SUFFIX}", "")
+        origin = f"{variable}{_FILE_SUFFIX} in the environment"
+        if path and variables.get(variable):
+            problems.append(
+                f"environment: {variable} and {variable}{_FILE_SUFFIX} are both set; keep one"
+            )
+        elif not path and folder and not variables.get(variable):
+            credential = Path(folder, variable)
+            path = str(credential) if credential.exists() else ""
+            origin = f"the credential {variable} of systemd"
+        if not path:
+            continue
+        try:
+            variables[variable] = Path(path).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            problems.append(f"{origin}: {path!r} cannot be read: {error.strerror}")
+            continue
+        except ValueError:
+            problems.append(f"{origin}: {path!r} is not UTF-8 text")
+            continue
+        if not variables[variable]:
+            problems.append(f"{origin}: {path!r} is empty")
+        origins[variable] = origin
+    return origins
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> _Values:

@@ -29,6 +29,7 @@ from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.registry import FileWorkerRegistry, page_path
+from longshore.execution.linux import hide_memory as hide_memory
 from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend

@@ -1,13 +1,18 @@
 """Untrusted bodies are bounded in size, depth and numbers, and never cause a 500."""
 
+import asyncio
 import gzip
 import json
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from longshore.interfaces.document_files import UnreadableDocument, _unique_object
+from longshore.interfaces.document_files import UnreadableDocument, _unique_object, parse_json
+from longshore.interfaces.rest import requests
 from tests.interfaces.rest.server import async_test, run_server
 
 KIB = 1024
@@ -47,6 +52,68 @@ async def test_an_invalid_body_is_refused_with_the_reason(
             assert answer.status_code == expected, answer.text
             if words:
                 assert words in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("item", "status"),
+    [(b"{}", 413), (b"0", 413), (b'"[,"', 413), (b'"' + b",[{" * 10_000 + b'\\""', 422)],
+    ids=("objects", "numbers", "texts", "long texts"),
+)
+@async_test
+async def test_a_body_with_too_many_values_is_refused(
+    item: bytes, status: int, tmp_path: Path
+) -> None:
+    count = 600_000 if status == 413 else 60
+    async with run_server(tmp_path, body_bytes=4 * KIB * KIB) as server:
+        answer = await server.post("/v1/jobs", b'{"x":[' + b",".join([item] * count) + b"]}")
+
+        assert answer.status_code == status, answer.text
+        assert status != 413 or "more than 500,000 values" in answer.json()["detail"]
+
+
+@async_test
+async def test_a_long_body_is_parsed_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def parse(text: str) -> Any:
+        threads.append(threading.current_thread())
+        return parse_json(text)
+
+    monkeypatch.setattr(requests, "parse_json", parse)
+    async with run_server(tmp_path, body_bytes=KIB * KIB) as server:
+        for size in (10, 300 * KIB):
+            answer = await server.post("/v1/jobs", b'{"x": "%b"}' % (b"x" * size))
+            assert answer.status_code == 422
+
+    assert threads[0] is threading.main_thread()
+    assert threads[1] is not threading.main_thread()
+
+
+@async_test
+async def test_the_bodies_of_all_requests_together_are_bounded(tmp_path: Path) -> None:
+    body = b" " * (KIB * KIB - 2) + b"{}"
+    arrived, go = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield body[:-2]
+        arrived.release()
+        await go.wait()
+        yield body[-2:]
+
+    async with run_server(tmp_path, body_bytes=KIB * KIB) as server:
+        slow = [asyncio.ensure_future(server.post("/v1/jobs", content=slowly())) for _ in range(2)]
+        for _ in slow:
+            await arrived.acquire()
+        refused = await server.post("/v1/jobs", body)
+        go.set()
+        statuses = [(await answer).status_code for answer in slow]
+        later = await server.post("/v1/jobs", body)
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json()["type"] == "urn:longshore:problem:busy"
+    assert [*statuses, later.status_code] == [422, 422, 422]
 
 
 @async_test

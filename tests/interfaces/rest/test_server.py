@@ -1,12 +1,15 @@
 """The server refuses requests without a key, for another host or page, or above the limit."""
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
-from longshore.core.api_keys import ApiScope
+from longshore.core.api_keys import ApiScope, hash_key
 from longshore.errors import BackendUnavailable
+from longshore.interfaces.rest import auth
 from tests.interfaces.rest.server import a_task, async_test, run_server
 
 
@@ -76,6 +79,56 @@ async def test_a_revoked_key_is_refused_at_once(tmp_path: Path) -> None:
         again = await server.send("DELETE", f"/v1/keys/{created['id']}")
         assert again.json() == revoked.json()
         assert (await server.send("DELETE", "/v1/keys/key-x")).status_code == 404
+
+
+@async_test
+async def test_an_expired_key_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        request = {"name": "ci", "scopes": ["read"], "expires": "30d"}
+        created = (await server.post("/v1/keys", request)).json()
+        key = {"x-api-key": created["key"]}
+        valid = await server.client.get("/v1/jobs", headers=key)
+        (record,) = [
+            item
+            for item in await server.services.backend.keys.list("acme")
+            if item.id == created["id"]
+        ]
+        old = replace(record, id="key-old", hash=hash_key("lsk_old"), expires_at=record.created_at)
+        await server.services.backend.keys.add(old)
+        expired = await server.client.get("/v1/jobs", headers={"x-api-key": "lsk_old"})
+        wrong = [
+            await server.post("/v1/keys", {**request, "expires": text})
+            for text in ("0s", "soon", "99999d")
+        ]
+
+    assert record.expires_at == record.created_at + timedelta(days=30)
+    assert (valid.status_code, expired.status_code) == (200, 401)
+    assert "expired at" in expired.json()["detail"]
+    assert {answer.status_code for answer in wrong} == {400}
+
+
+@pytest.mark.parametrize("path", ["events/stream", "tasks/a/output/stream"])
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+@async_test
+async def test_a_stream_ends_when_its_key_is_no_longer_valid(
+    path: str, ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "_KEY_CHECKED_EVERY_S", 0.05)
+    async with run_server(tmp_path) as server:
+        job_id = await server.submit(a_task("a"))
+        request = {"name": "ci", "scopes": ["read"]}
+        request |= {"expires": "2s"} if ends == "expired" else {}
+        created = (await server.post("/v1/keys", request)).json()
+        key = {"x-api-key": created["key"]}
+
+        url = f"/v1/jobs/{job_id}/{path}"
+        async with server.client.stream("GET", url, headers=key) as answer:
+            assert answer.status_code == 200
+            if ends == "revoked":
+                await server.send("DELETE", f"/v1/keys/{created['id']}")
+            shown = [line async for line in answer.aiter_lines()]
+
+    assert "event: end" not in shown
 
 
 @async_test

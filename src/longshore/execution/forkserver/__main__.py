@@ -13,6 +13,7 @@ import traceback
 from types import ModuleType
 
 from longshore.execution.forkserver.server import ForkServer
+from longshore.execution.linux import hide_memory
 from longshore.execution.protocol import EXIT_CANNOT_LOAD
 
 
@@ -27,6 +28,7 @@ def prebuild_functions(module: ModuleType) -> None:
 
 def main(arguments: list[str]) -> int:
     """Load the modules that children need, then serve the worker. Returns the exit code."""
+    hide_memory()  # also of all that it forks: reapers and Python children
     socket_fd, *rest = arguments
     separator = rest.index("--")
     modules, inherited_fds = rest[:separator], rest[separator + 1 :]

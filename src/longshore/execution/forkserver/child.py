@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.attempt_settings import command_settings, python_settings
-from longshore.execution.forkserver.linux import close_other_fds, set_process_name
+from longshore.execution.linux import close_other_fds, set_process_name
 from longshore.execution.protocol import CHANNEL_FD, FDS_PER_ATTEMPT, REPLIES_FD
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import EXIT_OK, execute_attempt, run_and_report

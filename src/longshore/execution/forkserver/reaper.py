@@ -33,17 +33,17 @@ from longshore.execution.forkserver.child import (
     run_in_fork,
     set_thread_reset,
 )
-from longshore.execution.forkserver.linux import (
-    become_subreaper,
-    close_other_fds,
-    die_with_parent,
-    set_process_name,
-)
 from longshore.execution.forkserver.slot_child import (
     FOLDER_MODE,
     SlotChild,
     SlotFiles,
     SlotSettings,
+)
+from longshore.execution.linux import (
+    become_subreaper,
+    close_other_fds,
+    die_with_parent,
+    set_process_name,
 )
 from longshore.execution.process_table import descendants
 from longshore.execution.protocol import REQUEST, ChildStatus, KillCause

@@ -19,9 +19,9 @@ import socket
 import time
 
 from longshore.execution.forkserver.child import run_in_fork
-from longshore.execution.forkserver.linux import become_subreaper, die_with_parent
 from longshore.execution.forkserver.reaper import KILL_INTERVAL_S, KILL_TIMEOUT_S, Reaper
 from longshore.execution.forkserver.slot_child import WARMUP_RUNS, warm_up_slots
+from longshore.execution.linux import become_subreaper, die_with_parent
 from longshore.execution.process_table import descendants
 from longshore.execution.protocol import FDS_PER_SLOT, MESSAGE_LIMIT_BYTES
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.attempt_settings import python_settings
 from longshore.execution.forkserver.child import TaskEnvironment, exit_process, set_thread_reset
-from longshore.execution.forkserver.linux import become_subreaper, has_children, set_process_name
+from longshore.execution.linux import become_subreaper, has_children, set_process_name
 from longshore.execution.protocol import ATTEMPT_VARIABLE, TASK_VARIABLE, ChildMessage
 from longshore.execution.runners.channel import (
     encode_message,

@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import socket
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
@@ -35,12 +35,18 @@ from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import NOT_STARTED, ForkedReaper
 from longshore.execution.host.pipes import open_reading, open_writing
-from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
+from longshore.execution.host.report_decoder import (
+    PARSED_ON_LOOP_BYTES,
+    decode_failure,
+    decode_report,
+    is_too_long,
+    parse_message,
+)
 from longshore.execution.process_table import rss_bytes_of
 from longshore.execution.protocol import (
     AGENT_FOLDER,
     KILL_MESSAGES,
-    LINE_LIMIT_BYTES,
+    SMALL_LINE_BYTES,
     ChildStatus,
     KillCause,
 )
@@ -85,6 +91,9 @@ class ProcessAttempt:
     _is_reading: bool = False
     _reports_closed: bool = False  # the consumer has stopped reading
     _lines: LineDecoder = field(default_factory=LineDecoder)
+    _unparsed: deque[bytes] = field(default_factory=deque)  # a long line, and those after it
+    _parsing: asyncio.Task[None] | None = None
+    _readers: dict[int, Callable[[bytes], None]] = field(default_factory=dict)
     _files: ExitStack = field(default_factory=ExitStack)
     # What the consumer has not read; None: nothing follows.
     _reports: asyncio.Queue[ChildReport | None] = field(default_factory=asyncio.Queue)
@@ -107,7 +116,7 @@ class ProcessAttempt:
         errors, child_errors = (output, child_output) if pty else open_reading(files, theirs)
         channel, child_channel = open_reading(files, theirs)
         self._replies, child_replies = open_writing(files, theirs)
-        self._readers: dict[int, Callable[[bytes], None]] = {
+        self._readers = {
             channel: self._handle_lines,
             errors: lambda data: self._report(OutputReport(Stream.STDERR, data)),
             output: lambda data: self._report(OutputReport(Stream.STDOUT, data)),
@@ -168,17 +177,35 @@ class ProcessAttempt:
             del self._readers[file]
             return False
         self._readers[file](data)
-        if self._reports.qsize() >= _MAX_WAITING_REPORTS:
+        if self._parsing is not None or self._reports.qsize() >= _MAX_WAITING_REPORTS:
             self.set_reading(reading=False)
         return True
 
     def _handle_lines(self, data: bytes) -> None:
         for line in self._lines.feed(data):
-            if line is None:
-                message = f"a message on the channel is longer than {LINE_LIMIT_BYTES} bytes"
+            if line is None or is_too_long(line):
+                message = (
+                    f"a message on the channel is longer than {SMALL_LINE_BYTES} bytes, or is too"
+                    " long for its type, with which a long one must begin"
+                )
                 self._failure = Failure(category=ErrorCategory.PARSE, message=message)
+            elif self._parsing is not None:
+                self._unparsed.append(line)
+            elif len(line) > PARSED_ON_LOOP_BYTES:
+                self._unparsed.append(line)
+                self._parsing = asyncio.ensure_future(self._parse_long_lines())
             elif (parsed := parse_message(line)) is not None:
                 self._handle_message(parsed)
+
+    async def _parse_long_lines(self) -> None:
+        """Parse a long line in a thread, and then, in their order, those that came after it."""
+        while self._unparsed:
+            parsed = await asyncio.to_thread(parse_message, self._unparsed.popleft())
+            if parsed is not None:
+                self._handle_message(parsed)
+        self._parsing = None
+        if self._reports.qsize() < _MAX_WAITING_REPORTS:
+            self.set_reading(reading=self._status is None)
 
     def _handle_message(self, message: dict[str, Any]) -> None:
         match message.get("type"):
@@ -220,8 +247,8 @@ class ProcessAttempt:
         if not self.begun.done():
             error = reaper.error if reaper is not None else ""
             self.begun.set_exception(BackendUnavailable(error or NOT_STARTED))
-        if self.spec.definition.runner is RunnerKind.AGENT:
-            self._reporting = asyncio.ensure_future(self._report_unreported(status))
+        if self._parsing is not None or self.spec.definition.runner is RunnerKind.AGENT:
+            self._reporting = asyncio.ensure_future(self._report_rest(status))
         else:
             self._finish(status)
 
@@ -229,10 +256,13 @@ class ProcessAttempt:
         self._ended.set_result(status)
         self._reports.put_nowait(None)
 
-    async def _report_unreported(self, status: ChildStatus) -> None:
+    async def _report_rest(self, status: ChildStatus) -> None:
         try:
-            for report in await asyncio.to_thread(self._read_unreported):
-                self._report(report)
+            if self._parsing is not None:
+                await self._parsing
+            if self.spec.definition.runner is RunnerKind.AGENT:
+                for report in await asyncio.to_thread(self._read_unreported):
+                    self._report(report)
         finally:
             self._finish(status)
 
@@ -254,6 +284,7 @@ class ProcessAttempt:
 
     def _close_pipes(self) -> None:
         self.set_reading(reading=False)
+        self._readers.clear()
         self._files.close()
 
     async def reports(self) -> AsyncIterator[ChildReport]:

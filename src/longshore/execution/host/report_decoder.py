@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from datetime import datetime, timedelta
 from typing import Any, TypeGuard
 
 from longshore.core.events.types import Activity, Usage
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
 from longshore.core.text.sanitise import safe_excerpt
+from longshore.execution.protocol import LARGE_MESSAGES, SMALL_LINE_BYTES
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
     ActivityReport,
@@ -31,9 +33,19 @@ from longshore.ports.runner import (
 
 _NAME_CHARACTERS = 200
 _LINE_CHARACTERS = 500
+PARSED_ON_LOOP_BYTES = 256 * 1024
+"""A longer message is parsed in a thread."""
 _MAX_NUMBER = 2**53  # JSON numbers beyond it are not exact everywhere
 _MAX_WAIT_S = 10.0**9
+_LARGE = re.compile(
+    rb'\s{0,9}\{\s{0,9}"type"\s{0,9}:\s{0,9}"(?:%b)"' % "|".join(LARGE_MESSAGES).encode()
+)
 _CATEGORIES = {category.value: category for category in ErrorCategory}
+
+
+def is_too_long(line: bytes) -> bool:
+    """Whether a message exceeds the limit of its type, with which a large one begins."""
+    return len(line) > SMALL_LINE_BYTES and not _LARGE.match(line)
 
 
 def parse_message(line: bytes) -> dict[str, Any] | None:

@@ -36,7 +36,13 @@ from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.host.pipes import open_reading, open_sockets
-from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
+from longshore.execution.host.report_decoder import (
+    PARSED_ON_LOOP_BYTES,
+    decode_failure,
+    decode_report,
+    is_too_long,
+    parse_message,
+)
 from longshore.execution.protocol import KILL_MESSAGES, ChildStatus, KillCause
 from longshore.execution.slot_page import SlotPage, open_page_file
 from longshore.execution.slot_protocol import (
@@ -198,6 +204,7 @@ class _GivenTask:
     file: str | None  # contains its record
     open_streams: int  # whose boundary has not been read; in fork there are no boundaries
     frame: OutcomeFrame | None = None
+    parsing: asyncio.Task[None] | None = None  # of a long report
 
 
 @dataclass(slots=True, eq=False)
@@ -531,12 +538,33 @@ class _ChildSlot:
         # A thread that a task has left behind may still send something.
         if entry is None or entry.frame is not None or entry.task.fence != frame.fence:
             return
-        if (message := parse_message(frame.message)) is None:
+        # A task waits for the answer to its long report, a step, before it sends another one.
+        is_long = len(frame.message) > PARSED_ON_LOOP_BYTES
+        if is_too_long(frame.message) or (is_long and entry.parsing is not None):
+            error = "a report that is too long, or that did not wait for an answer"
+            raise InvalidFrame(error)
+        if is_long:
+            entry.parsing = self._loop.create_task(self._parse_report(entry, frame))
+        else:
+            self._report(frame.number, parse_message(frame.message))
+
+    async def _parse_report(self, entry: _GivenTask, frame: ReportFrame) -> None:
+        message = await asyncio.to_thread(parse_message, frame.message)
+        entry.parsing = None
+        # If the task has ended meanwhile, nothing waits for the answer.
+        if self._unfinished.get(frame.number) is entry and entry.frame is None:
+            try:
+                self._report(frame.number, message)
+            except InvalidFrame:
+                self._reject()
+
+    def _report(self, number: int, message: dict[str, Any] | None) -> None:
+        if message is None:
             error = "a report that is not a JSON object"
             raise InvalidFrame(error)
         report = decode_report(message, now=self._slots.clock.now())
         if report is not None:
-            self._listener.report(self.number, frame.number, report)
+            self._listener.report(self.number, number, report)
 
     def _finish(self, entry: _GivenTask, frame: OutcomeFrame) -> None:
         """Hand over how a task ended, unless its child has to end first."""

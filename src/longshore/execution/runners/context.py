@@ -26,6 +26,7 @@ from longshore.execution.runners.channel import Throttle
 ResultT = TypeVar("ResultT")
 
 LINE_LIMIT_CHARACTERS = 500
+_LOG_CHARACTERS = 5_000  # in JSON less than a message may have
 """Longer summaries and progress texts are truncated."""
 
 
@@ -181,8 +182,10 @@ class Context:
             )
 
     def log(self, text: str) -> None:
-        """Write a line to the task's output, in its ``log`` stream."""
-        self._channel.send("log", text=str(text))
+        """Write a line to the task's output, in its ``log`` stream; a very long one is divided."""
+        line = str(text)
+        for start in range(0, len(line) or 1, _LOG_CHARACTERS):
+            self._channel.send("log", text=line[start : start + _LOG_CHARACTERS])
 
     def summary(self, text: str) -> None:
         """Describe the result of the work in one line; call it again to add another line.

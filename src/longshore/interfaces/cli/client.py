@@ -262,7 +262,8 @@ def load_command_settings(
 
     Args:
         flags: Settings that the command line overrides, by name.
-        long_running: Log what the settings say. Other commands log errors only, without ``-v``.
+        long_running: Log what the settings say, and hide this process's memory from tasks. Other
+            commands log errors only, without ``-v``.
     """
     from longshore.settings import load  # help is printed without it
 
@@ -270,6 +271,9 @@ def load_command_settings(
     loaded = load({**own, **(flags or {})})
     level = logging.ERROR
     if long_running:
+        from longshore.wiring.services import hide_memory
+
+        hide_memory()
         level = logging.getLevelNamesMapping()[loaded.settings.log_level.upper()]
     if options.verbose:
         level = min(level, logging.INFO) if options.verbose == 1 else logging.DEBUG

@@ -22,6 +22,7 @@ from longshore.errors import LongshoreError, UsageError
 from longshore.interfaces.cli import exit_codes
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import CONTEXT_SETTINGS, OPTIONS
+from longshore.interfaces.cli.render.screen import filter_terminals
 
 # By the name of a command: its module in ``cli.commands``, and what it does. The function in that
 # module has the name of the command.
@@ -99,6 +100,7 @@ Options can be written before or after the command.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    filter_terminals()
     try:
         with _ROOT.make_context("longshore", list(words), obj={}) as context:
             return int(_ROOT.invoke(context) or ExitCode.OK)

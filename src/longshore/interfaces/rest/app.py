@@ -42,6 +42,7 @@ def create_app(services: RestServices, *, hosts: Collection[str], body_bytes: in
     )
     app.state.services = services
     app.state.body_bytes = body_bytes
+    app.state.bytes_in_flight = 0
     for router in _ROUTERS:
         app.include_router(router, prefix=f"/{VERSION}")
     app.include_router(operators.probe_router)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, TypeVar
 
 from fastapi import Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.errors import ApiProblem
-from longshore.services.api_keys import ApiKeys
+from longshore.services.api_keys import ApiKeys, KeyExpired
 from longshore.services.app import Application, Caller
+
+ItemT = TypeVar("ItemT")
 
 _KEY_HEADER = APIKeyHeader(name="x-api-key", scheme_name="key", auto_error=False)
 _BEARER = HTTPBearer(scheme_name="bearer", auto_error=False)
 _KEY_HINT = "send a key as 'x-api-key: …' or 'Authorization: Bearer …'"
 # Many clients may follow events at once; output readers are woken by new output anyway.
 _POLL_INTERVAL = timedelta(milliseconds=500)
+
+
+# Less than the 5 s within which a stream ends after its key was revoked.
+_KEY_CHECKED_EVERY_S = 4.0
 
 
 class RestServices(Protocol):
@@ -29,6 +36,30 @@ class RestServices(Protocol):
     def api_keys(self) -> ApiKeys: ...
 
     def application(self, caller: Caller | None = None, *, poll: timedelta) -> Application: ...
+
+
+async def while_allowed(request: Request, items: AsyncIterator[ItemT]) -> AsyncIterator[ItemT]:
+    """The items, while the key of the request is valid."""
+    api_keys: ApiKeys = request.app.state.services.api_keys
+    now = asyncio.get_running_loop().time
+    check_at = now() + _KEY_CHECKED_EVERY_S
+    following: asyncio.Future[ItemT] | None = None
+    try:
+        while True:
+            following = following or asyncio.ensure_future(anext(items))
+            await asyncio.wait({following}, timeout=max(check_at - now(), 0))
+            if now() >= check_at:
+                check_at = now() + _KEY_CHECKED_EVERY_S
+                if await api_keys.authenticate(request.state.api_key) is None:
+                    return
+            if following.done():
+                item, following = following, None
+                yield item.result()
+    except (StopAsyncIteration, KeyExpired):
+        return
+    finally:
+        if following is not None:
+            following.cancel()
 
 
 def scope_missing(scope: ApiScope) -> ApiProblem:
@@ -56,9 +87,13 @@ def require_scope(
         services: RestServices = request.app.state.services
         api_keys = services.api_keys
         text = header or (bearer.credentials if bearer else None)
-        record = await api_keys.authenticate(text) if text else None
+        record, detail = None, "this key is not known or was revoked" if text else _KEY_HINT
+        try:
+            record = await api_keys.authenticate(text) if text else None
+        except KeyExpired as expired:
+            detail = f"{expired}; create another with `longshore keys create`"
+        request.state.api_key = text
         if record is None:
-            detail = "this key is not known or was revoked" if text else _KEY_HINT
             raise ApiProblem(401, "no-key", detail, headers={"WWW-Authenticate": "Bearer"})
         if (wait := api_keys.rate_limit(record)) is not None:
             seconds = str(math.ceil(wait.total_seconds()))

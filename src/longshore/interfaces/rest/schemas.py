@@ -159,6 +159,8 @@ class KeyRequestDocument(ApiRequestModel):
 
     name: str = Field(min_length=1, max_length=100, examples=["ci"])
     scopes: list[Annotated[ApiScope, Field(strict=False)]] = Field(min_length=1)
+    expires: str | None = Field(default=None, max_length=100, examples=["30d"])
+    """After this time the key is refused; without it, never."""
 
 
 class AddBudgetRequestDocument(ApiRequestModel):

@@ -33,7 +33,11 @@ class KeysContract(PortContract):
     @clause
     async def test_every_field_of_a_record_is_kept(self, backend: Backend) -> None:
         record = replace(
-            _record("a"), name="CI «Füße»", scopes=frozenset(ApiScope), revoked_at=LATER
+            _record("a"),
+            name="CI «Füße»",
+            scopes=frozenset(ApiScope),
+            revoked_at=LATER,
+            expires_at=LATER,
         )
 
         await backend.keys.add(record)

@@ -437,7 +437,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on a terminal, which disappears at the end; nothing elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    terminal = screen.console(stderr=True)
+    terminal = screen.console(stderr=True, moves_cursor=True)
     columns = (TextColumn("auditing"), BarColumn(), MofNCompleteColumn(), TextColumn("jobs"))
     with Progress(
         *columns, console=terminal, transient=True, disable=not terminal.is_terminal

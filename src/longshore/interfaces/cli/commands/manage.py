@@ -368,13 +368,14 @@ async def keys_list(client: ApiClient) -> None:
             "SCOPES": ", ".join(key.scopes),
             "CREATED": client.ago(key.created_at),
             "REVOKED": screen.styled(client.ago(key.revoked_at), "red"),
+            "EXPIRES": client.ago(key.expires_at),
         },
         empty="no API keys yet; `longshore up` and `longshore keys create` create one",
     )
 
 
 @client_command(
-    ("longshore keys create ci --scope submit --scope read", "for a build server"),
+    ("longshore keys create ci --scope submit --scope read --expires 30d", "for a build server"),
     ("longshore keys create ann --scope admin", "for an administrator"),
     create=True,
 )
@@ -383,6 +384,9 @@ async def keys_create(
     name: Annotated[str, argument("NAME", "Shown in events and listings.")],
     *,
     scope: Annotated[list[ApiScope], typer.Option(help="What the key allows; repeatable.")],
+    expires: Annotated[
+        str | None, option("TIME", "Refuse the key after this time. [default: never]")
+    ] = None,
 ) -> None:
     """Create an API key. Its secret is printed to stdout once and stored nowhere.
 
@@ -393,8 +397,11 @@ async def keys_create(
     operate  cancel, resume, review and replay tasks, change definitions, and add to the
              budgets of jobs and tasks
     admin    do everything, also manage API keys, pause queues and add to the daily budget
+
+    A key that may submit may run any command as the user of the workers. Tasks of all tenants that
+    share a worker can then read and change each other's files; see docs/explain/threat-model.md.
     """
-    created = await client.app.create_key(name, list(dict.fromkeys(scope)))
+    created = await client.app.create_key(name, list(dict.fromkeys(scope)), expires=expires)
     if client.options.json:
         screen.print_json(created)
         return

@@ -197,7 +197,7 @@ def _display(name: str, total: int) -> Iterator[Callable[[Event], None]]:
     """Shows events: as a progress bar on a terminal, elsewhere as lines."""
     from rich import progress as rich
 
-    terminal = screen.console(stderr=True)
+    terminal = screen.console(stderr=True, moves_cursor=True)
     if not terminal.is_terminal:
         yield _print_event
         return

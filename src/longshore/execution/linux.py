@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable
 
 _PR_SET_PDEATHSIG = 1
+_PR_GET_DUMPABLE = 3
+_PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 # Loaded before any fork: otherwise each child would pay for it.
@@ -42,6 +44,25 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 def set_process_name(name: bytes) -> None:
     """Set the name that ``top`` and ``pgrep`` show; at most 15 bytes."""
     _prctl(_PR_SET_NAME, name)
+
+
+def hide_memory() -> bool:
+    """Deny other processes of this user access to this one's memory, and disable core files.
+
+    Processes of one user can read each other's memory and open files: through
+    ``/proc/PID/environ``, ``/proc/PID/fd``, ``/proc/PID/mem`` or a debugger. Workers, and agents'
+    children, have credentials and are ancestors of tasks, so they ask the kernel to deny them this.
+    Root and processes that may trace any other are not stopped. Forked processes are hidden too,
+    programs that this process starts are not. The state, parent and size of this process, which its
+    reaper reads, stay visible, and signals reach it as before.
+
+    Returns:
+        Whether the memory is protected; False on other systems than Linux.
+    """
+    if sys.platform != "linux":
+        return False
+    refused = _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) or _prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
+    return not refused
 
 
 def close_other_fds(keep: Iterable[int]) -> None:
