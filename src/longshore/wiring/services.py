@@ -207,6 +207,7 @@ class Services:
             every=self.intervals.sweep,
             dead_worker_check_every=self.intervals.dead_worker_check,
             skew_margin=self.settings.worker.skew_margin,
+            lease_duration=self.settings.worker.duration,
             sweeps=self.settings.workers_dispatch,
         )
 
