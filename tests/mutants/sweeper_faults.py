@@ -98,6 +98,12 @@ SWEEPER_FAULTS = (
         caught_by=f"{_SWEEPER}::test_two_concurrent_sweepers_enqueue_a_task_once",
     ),
     _fault(
+        name="a message that was not sent counts as sent",
+        at="services.sweeper:Sweeper._enqueue",
+        do=Replace("await enqueue", "($0 or True)"),
+        caught_by=f"{_TURNS}::test_after_an_outage_of_the_queue_the_next_sweep_enqueues",
+    ),
+    _fault(
         name="a task that was just enqueued is enqueued again",
         at="services.sweeper:Sweeper._enqueue_again",
         do=Drop("reenqueue_after"),

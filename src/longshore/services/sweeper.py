@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -270,9 +270,10 @@ class Sweeper:
                 return False
             now, change_id = self.backend.clock.now(), self.transitions.new_id()
             change = tasks.apply(row, EnqueueAgain(), now=now, change_id=change_id)
-            if isinstance(change, Refusal):
+            # Sent before it is recorded: a failure must not double the pause until the next time.
+            if isinstance(change, Refusal) or not await self.transitions.enqueue(change.effects):
                 return False
-            await self.transitions.commit(change)
+            await self.transitions.commit(replace(change, effects=()))
             self.repairs["reenqueued"] += 1
             return True
         return False

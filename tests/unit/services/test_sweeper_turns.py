@@ -193,6 +193,28 @@ async def test_a_backlog_is_enqueued_again_with_pauses_that_double(
 
 @pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
+async def test_after_an_outage_of_the_queue_the_next_sweep_enqueues(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        queue = FlakyPort(backend.queue, "send", times=None)
+        harness = ServiceHarness(backend).with_ports(queue=queue)
+        await harness.submit(make_task())
+        for _ in range(100):
+            harness.clock.advance(MINUTE + SECOND)
+            during = await harness.sweeper.sweep()
+        queue.recover()
+        harness.clock.advance(SECOND)
+
+        repairs = await harness.sweeper.sweep()
+
+        assert during == Repairs()
+        assert repairs == Repairs(reenqueued=1)
+        assert len(await harness.messages()) == 1
+
+
+@pytest.mark.parametrize("kind", WITH_QUEUE)
+@scenario
 async def test_a_task_that_is_due_again_is_enqueued_as_soon_as_the_first_time(
     kind: str,
     tmp_path: Path,
