@@ -35,13 +35,13 @@ _KEY = "t"
 _TIMEOUT_S = 40  # less than the time between two sweeps
 _POLL_S = 0.02
 # A lease of 6 s; see ``LeasePolicy.duration``.
-_ENVIRONMENT = {
-    "LONGSHORE_WORKER_RENEW_EVERY": "1s",
-    "LONGSHORE_WORKER_EXTEND_BY": "4s",
-    "LONGSHORE_WORKER_KILL_GRACE": "500ms",
-    "LONGSHORE_WORKER_SKEW_MARGIN": "500ms",
-    "LONGSHORE_WORKER_CONCURRENCY": "2",
-}
+_SETTINGS = """[worker]
+renew_every = "1s"
+extend_by = "4s"
+kill_grace = "500ms"
+skew_margin = "500ms"
+concurrency = 2
+"""
 _TENANT = "default"
 
 
@@ -104,13 +104,11 @@ class FreezeRun:
     @contextmanager
     def _running_workers(self) -> Iterator[None]:
         arguments = [sys.executable, "-m", "longshore", "worker", "--data-dir", str(self._data_dir)]
-        environment = {**os.environ, **_ENVIRONMENT}
+        (self._folder / "longshore.toml").write_text(_SETTINGS)
         try:
             for number in range(2):
                 with (self._folder / f"worker-{number}.log").open("wb") as log:
-                    process = subprocess.Popen(
-                        [*arguments, "-v"], cwd=ROOT, env=environment, stderr=log
-                    )
+                    process = subprocess.Popen([*arguments, "-v"], cwd=self._folder, stderr=log)
                 self._workers[process.pid] = process
             yield
         finally:

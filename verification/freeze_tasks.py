@@ -1,4 +1,4 @@
-"""The task function of ``verification.freeze``: it records when it runs, until it is told to end.
+"""The task function of ``verification.freeze``: it records when it runs, until it may end.
 
 It forks a process that leaves its session and does the same: nothing of an attempt may be alive
 when the next one begins.

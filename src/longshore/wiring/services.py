@@ -62,7 +62,7 @@ from longshore.services.worker.context import (
 )
 from longshore.services.worker.group import WorkerGroup, wait_until_idle
 from longshore.services.worker.worker import Worker
-from longshore.settings import Settings, child_environment
+from longshore.settings import Settings, check_store_is_named, child_environment
 from longshore.wiring.backends import open_backend
 
 if TYPE_CHECKING:
@@ -402,7 +402,9 @@ async def open_services(
 
     Raises:
         BackendUnavailable: the data folder cannot be used.
+        UsageError: this process belongs to an attempt, and no store is named.
     """
+    check_store_is_named(settings)
     folder = settings.data_dir.absolute()
     async with contextlib.AsyncExitStack() as stack:
         try:
