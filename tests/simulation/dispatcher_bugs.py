@@ -87,10 +87,7 @@ DISPATCHER_BUGS = (
         at="services.transitions:Transitions.commit",
         do=Replace(
             "enqueue()",
-            (
-                "await self.enqueue([effect for change in changes for effect in"
-                " change.effects])\n$1"
-            ),
+            ("await self.enqueue([effect for change in changes for effect in change.effects])\n$1"),
         ),
     ),
 )
