@@ -32,7 +32,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 pyth
 # Many tests wait for other processes, so three workers use two processors better.
 PYTEST_ARGS ?= -n 3 --dist worksteal --durations 25 --durations-min 5
 
-.PHONY: help demo test check fix cover bench bench-peers bench-scale docs mutants planted sim crash power lock
+.PHONY: help demo test check fix cover bench bench-peers bench-scale docs mutants planted sim crash freeze power lock
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ sim: $(DEV) ## Run the whole system under simulated faults (SEEDS=2000 FROM=0 PR
 
 crash: $(DEV) ## Kill real processes at each failpoint and check that nothing is lost
 	$(BIN)/python -m verification.crash
+
+freeze: ROUNDS ?= 50
+freeze: $(DEV) ## Stop each process of a worker in turn and check that no attempts overlap
+	$(BIN)/python -m verification.freeze --rounds $(ROUNDS)
 
 power: $(DEV) ## Cut the power at any write and check that promised data is there
 	$(BIN)/python -m verification.power --cuts 5000

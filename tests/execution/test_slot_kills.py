@@ -14,12 +14,13 @@ import pytest
 
 from longshore.core.definitions.definition import Isolation
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.errors import UsageError
+from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.process_table import descendants
 from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
 from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
+from longshore.ports.runner import RunnerBroken
 from longshore.testing.contracts.child_slots import BOTH
 from tests.execution.conftest import scenario, wait_until
 from tests.execution.process_tree import reaper_of_slot
@@ -275,6 +276,28 @@ async def test_modules_that_cannot_be_loaded_are_reported(tmp_path: Path) -> Non
         here.slots.forkserver = here.forkserver
         slot = await here.open()
         await here.run(slot, a_task("echo"))
+
+
+@scenario
+async def test_a_fork_server_that_ends_while_it_loads_is_started_three_times(
+    tmp_path: Path,
+) -> None:
+    module = tmp_path / "ends_at_import.py"
+    module.write_text("import os\nos._exit(3)\n")
+    client = ForkServerClient({"PYTHONPATH": str(tmp_path)}, modules=["ends_at_import"])
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable, match=r"loaded ends_at_import: exit code 3$"):
+            await client.open()
+    module.write_text("")
+    await client.open()  # and those before count no more
+    await client.close()
+    module.write_text("import os\nos.kill(os.getpid(), 9)\n")
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable, match=r"ends_at_import: signal 9$"):
+            await client.open()
+    with pytest.raises(RunnerBroken, match=r"ends_at_import: signal 9, 3 times in a row$"):
+        await client.open()
+    await client.close()
 
 
 @contextmanager

@@ -27,6 +27,13 @@ _fault = partial(Fault, part=Part.CHILDREN)
 
 CHILD_FAULTS = (
     _fault(
+        name="a program in a slot does not learn that it runs inside a task",
+        at="execution.forkserver.child:TaskEnvironment.__init__",
+        do=Replace("SLOT_VARIABLE", "'LONGSHORE'"),
+        caught_by="acceptance/test_python_api.py::"
+        "test_a_store_that_is_not_named_is_refused_inside_a_task",
+    ),
+    _fault(
         name="a guard adopts no orphans",
         at="execution.forkserver.reaper:Reaper.__init__",
         do=Drop("become_subreaper()"),

@@ -20,6 +20,18 @@ _fault = partial(Fault, part=Part.WORKER)
 
 WORKER_FAULTS = (
     _fault(
+        name="a worker that can open no slot any more continues",
+        at="services.worker.attempts:Attempts._open",
+        do=Drop("if RunnerBroken"),
+        caught_by=f"{_SLOTS}::test_a_worker_that_can_open_no_slot_any_more_ends_with_the_reason",
+    ),
+    _fault(
+        name="a worker that can start no child any more continues",
+        at="services.worker.attempts:Attempts._start_child",
+        do=Drop("_on_broken()"),
+        caught_by=f"{_STARTS}::test_a_worker_that_can_start_no_child_any_more_ends_with_the_reason",
+    ),
+    _fault(
         name="a lease is trusted for ever",
         at="services.worker.attempts:Attempts._wait_for_lease_end",
         do=Condition("_now_ns()", "(left_ns := 10**15)"),

@@ -56,6 +56,7 @@ class Fault(StrEnum):
     # Added later, and at the end for the same reason.
     SLOT_LOST = "the reaper of a child slot is killed"
     ENDS_WITH_SLOTS = "a process crashes or is stopped just after a task has begun in a slot"
+    FREEZE = "a process is stopped for a while, but its children and its machine are not"
 
 
 class FaultProfile(StrEnum):
@@ -127,6 +128,7 @@ _MAX_TIMES: Mapping[Fault, int] = {
     Fault.FUNCTION_RETRIED: 0,  # follows from other faults
     Fault.HOT_PARTITION: 2,
     Fault.SLOT_LOST: 4,
+    Fault.FREEZE: 3,
 }
 _CALM_CHANCE = 0.05
 _OMIT_CHANCE = 0.4

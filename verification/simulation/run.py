@@ -192,6 +192,8 @@ class _Run:
         simulation.faults.end()
         simulation.record("run", "faults end")
         paused_until = max(machine.paused_until for machine in self._machines)
+        frozen_until = max([process.frozen_until for process in self._fleet.running], default=0.0)
+        paused_until = max(paused_until, frozen_until)
         simulation.calm_from = max(simulation.time(), paused_until) + _FAULT_ECHO_S
         await asyncio.wait(client_tasks, timeout=_SETTLE_TIMEOUT_S) if client_tasks else None
         settled = await self._wait_until_settled()
@@ -214,6 +216,7 @@ class _Run:
             Fault.MESSAGE_EXHAUSTED: self._clients.exhaust_message,
             Fault.HOT_PARTITION: self._refuse_writes,
             Fault.SLOT_LOST: self._lose_slot,
+            Fault.FREEZE: self._freeze,
         }
         for fault, start_fault in timed_faults.items():
             for number in range(simulation.faults.times(fault)):
@@ -240,6 +243,11 @@ class _Run:
     def _pause(self, rng: Random) -> None:
         self._simulation.faults.count(Fault.PAUSE)
         rng.choice(self._machines).pause(rng.random() * 60.0)
+
+    def _freeze(self, rng: Random) -> None:
+        if running := self._fleet.running:
+            self._simulation.faults.count(Fault.FREEZE)
+            rng.choice(running).freeze(rng.random() * 60.0)
 
     def _disconnect(self, rng: Random) -> None:
         if running := self._fleet.running:

@@ -25,6 +25,8 @@ from typing import Literal, NamedTuple
 
 TASK_VARIABLE = "LONGSHORE_ATTEMPT_TASK"
 ATTEMPT_VARIABLE = "LONGSHORE_ATTEMPT"
+SLOT_VARIABLE = "LONGSHORE_ATTEMPT_SLOT"
+"""Says to programs that they run inside a task, in a pool too; its value is always 1."""
 # Paths of JSON files: the task's input, and the results of its dependencies by key.
 INPUT_VARIABLE = "LONGSHORE_ATTEMPT_INPUT"
 DEPENDENCIES_VARIABLE = "LONGSHORE_ATTEMPT_DEPENDENCIES"

@@ -11,7 +11,12 @@ from typing import Any, NamedTuple, Protocol
 from longshore.core.definitions.definition import Definition
 from longshore.core.events.types import Activity, Usage
 from longshore.core.tasks.failures import Failure
+from longshore.errors import UsageError
 from longshore.ports.output import Stream
+
+
+class RunnerBroken(UsageError):
+    """No child can be started until the modules that all children need can be loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -53,6 +53,7 @@ class Sweeper:
     """Repairs what crashes leave behind.
 
     Args:
+        lease_duration: Of a new lease: the longest time between two looks for ended leases.
         reenqueue_after: When a due task is enqueued again; then after twice that, and so on.
         settle_after: Leaves the dispatcher time to record an end.
         sweeps: False: only the dead workers of this machine are handled.
@@ -70,6 +71,7 @@ class Sweeper:
     every: timedelta = timedelta(seconds=60)
     dead_worker_check_every: timedelta = timedelta(milliseconds=500)
     skew_margin: timedelta = timedelta(seconds=2)
+    lease_duration: timedelta = timedelta(seconds=45)
     reenqueue_after: timedelta = timedelta(seconds=60)
     settle_after: timedelta = timedelta(seconds=30)
     sweeps: bool = True
@@ -81,10 +83,12 @@ class Sweeper:
         """Sweep at a steady pace, and look for dead workers more often; until cancelled.
 
         The process with the role does this; when it ends, another takes over at once. Processes
-        without the role sweep rarely, in case the one with the role hangs.
+        without the role sweep rarely, in case the one with the role hangs. All end leases as soon
+        as they are over: the holder may be frozen, and with it the process with the role.
         """
         clock, every = self.backend.clock, self.every
         leads, next_sweep = False, clock.elapsed() + _STANDBY_FACTOR * every
+        next_lease_end = clock.elapsed()
         while True:
             # No error may end the loop: without it nothing is repaired.
             with log_and_continue(logger, "sweep.failed", unavailable="sweep.unavailable"):
@@ -97,6 +101,9 @@ class Sweeper:
                     next_sweep = clock.elapsed() + (every if leads else _STANDBY_FACTOR * every)
                 elif leads:
                     await self.reap_dead_workers()
+                if self.sweeps and clock.elapsed() >= next_lease_end:
+                    await self._end_silent_leases()
+                    next_lease_end = clock.elapsed() + await self._time_to_lease_end()
             await sleep_until_multiple(clock, min(self.dead_worker_check_every, every))
 
     async def sweep(self) -> Repairs:
@@ -180,6 +187,12 @@ class Sweeper:
             expired = await self.backend.ledger.leased_tasks(limit=AT_ONCE, expired_by=expired_by)
             progress = any([await self._end_lease(*task) for task in expired])
 
+    async def _time_to_lease_end(self) -> timedelta:
+        """Returns the time until a lease may be over: one of now, or a new one."""
+        first = await self.backend.ledger.leased_tasks(limit=1)
+        over_at = [lease.expires_at + self.skew_margin for _, lease in first]
+        return min([self.lease_duration, *(end - self.backend.clock.now() for end in over_at)])
+
     async def _end_lease(self, task_id: str, lease: Lease) -> bool:
         command = LeaseEnded(fence=lease.fence, margin=self.skew_margin)
         with log_and_continue(logger, "lease.end_failed", task_id=task_id):
@@ -260,9 +273,10 @@ class Sweeper:
                 return False
             now, change_id = self.backend.clock.now(), self.transitions.new_id()
             change = tasks.apply(row, EnqueueAgain(), now=now, change_id=change_id)
-            if isinstance(change, Refusal):
+            # Sent before it is recorded: a failure must not double the pause until the next time.
+            if isinstance(change, Refusal) or not await self.transitions.enqueue(change.effects):
                 return False
-            await self.transitions.commit(change)
+            await self.transitions.commit(replace(change, effects=()))
             self.repairs["reenqueued"] += 1
             return True
         return False

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from longshore.core.text.sanitise import mask_secrets
-from longshore.errors import ConfigurationError
+from longshore.errors import ConfigurationError, UsageError
 from longshore.settings.model import Settings as Settings
 from longshore.settings.model import format_value, plain_problem
 
@@ -188,6 +188,23 @@ def load(
         raise ConfigurationError(problems)
     origins = {name: values[name][1] if name in values else DEFAULT for name in FIELDS}
     return LoadedSettings(settings=settings, origins=origins)
+
+
+def check_store_is_named(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
+    """Refuse the default data folder inside a task: it is deleted with the attempt's folder.
+
+    Raises:
+        UsageError: this process belongs to an attempt, and no other store is named.
+    """
+    variables = os.environ if environ is None else environ
+    inside = any(variable.startswith(_ATTEMPT_PREFIX) for variable in variables)
+    if inside and settings.backend == "sqlite" and settings.data_dir == Settings.data_dir:
+        raise UsageError(
+            "inside a task the default data folder is deleted with the attempt: name the data"
+            " folder (--data-dir, data_dir=… or LONGSHORE_DATA_DIR) or a server (--server);"
+            " in a module that tasks import, put the code that runs the program under"
+            " `if __name__ == '__main__':`"
+        )
 
 
 def describe(loaded: LoadedSettings) -> list[SettingRow]:

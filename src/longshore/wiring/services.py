@@ -64,7 +64,7 @@ from longshore.services.worker.context import (
 )
 from longshore.services.worker.group import WorkerGroup, wait_until_idle
 from longshore.services.worker.worker import Worker
-from longshore.settings import Settings, child_environment
+from longshore.settings import Settings, check_store_is_named, child_environment
 from longshore.wiring.backends import open_backend
 
 if TYPE_CHECKING:
@@ -214,6 +214,7 @@ class Services:
             every=self.intervals.sweep,
             dead_worker_check_every=self.intervals.dead_worker_check,
             skew_margin=self.settings.worker.skew_margin,
+            lease_duration=self.settings.worker.duration,
             sweeps=self.settings.workers_dispatch,
         )
 
@@ -406,7 +407,9 @@ async def open_services(
 
     Raises:
         BackendUnavailable: the data folder cannot be used.
+        UsageError: this process belongs to an attempt, and no store is named.
     """
+    check_store_is_named(settings)
     folder = settings.data_dir.absolute()
     async with contextlib.AsyncExitStack() as stack:
         try:

@@ -103,3 +103,24 @@ async def test_after_a_commit_without_an_end_every_poll_looks_until_the_next_com
             statements.clear()
             await advance(clock, 3)
             assert statements == []
+
+
+@scenario
+async def test_leases_are_looked_for_without_a_statement_until_a_commit_if_there_are_none(
+    tmp_path: Path, statements: list[str]
+) -> None:
+    clock = FakeClock(START)
+    async with sqlite_backend(tmp_path, clock) as first, sqlite_backend(tmp_path, clock) as second:
+        await commit(first, new_task("other", now=clock.now()))
+        assert await second.ledger.leased_tasks(limit=1, expired_by=clock.now()) == []
+        assert await second.ledger.leased_tasks(limit=1) == []
+        statements.clear()
+
+        assert await second.ledger.leased_tasks(limit=1) == []
+        assert await second.ledger.leased_tasks(limit=1, expired_by=clock.now()) == []
+        assert statements == []
+
+        (claimed,) = await (await join(first.source)).claim()
+        assert await second.ledger.leased_tasks(limit=1, expired_by=clock.now()) == []
+        ((task_id, _),) = await second.ledger.leased_tasks(limit=1)
+        assert task_id == claimed.row.id

@@ -271,7 +271,9 @@ class ServiceHarness:
             sending.add_done_callback(lambda sent: on_answer(sent.result()))
 
         context = self.worker_context()
-        attempts = Attempts(context, units=1, post=post, on_change=lambda: None)
+        attempts = Attempts(
+            context, units=1, post=post, on_change=lambda: None, on_broken=lambda error: None
+        )
         attempts.add(ClaimedTask(row, row.updated_at), self.clock.elapsed())
         await attempts.wait_until_empty()
 

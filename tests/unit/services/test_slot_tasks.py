@@ -21,6 +21,7 @@ from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.child_slots import SlotTask
 from longshore.ports.output import Stream
+from longshore.ports.runner import RunnerBroken
 from longshore.testing.flaky_port import FlakyPort
 from longshore.testing.simulated_slots import Behaviour, ChildCrash, SimulatedTask, TaskError
 from tests.unit.services.harness import (
@@ -946,6 +947,23 @@ async def test_tasks_are_released_while_no_slot_can_be_opened() -> None:
         row = await harness.task("a")
         assert released >= 1
         assert (row.state, row.attempts_used) == (COMPLETED, 0)
+
+
+@scenario
+async def test_a_worker_that_can_open_no_slot_any_more_ends_with_the_reason() -> None:
+    async with slot_worker() as worker:
+        harness = worker.harness
+        worker.open_errors += [BackendUnavailable("no process"), RunnerBroken("exit code 3")]
+        await harness.submit(call("a"))
+        running = harness.worker("w", context={"make_slots": worker.make_slots}).run()
+
+        with pytest.raises(RunnerBroken, match="exit code 3"):
+            await harness.advance_until_done(running)
+
+        released = (await harness.history("a"))[-1]
+        assert (released.type, released.body.reason) == ("Task Released", "exit code 3")
+        assert (await harness.task("a")).attempts_used == 0
+        assert harness.worker_registry.calls[-1] == ("deregister", "w")
 
 
 @scenario

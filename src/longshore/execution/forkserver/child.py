@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.attempt_settings import command_settings, python_settings
 from longshore.execution.linux import close_other_fds, set_process_name
-from longshore.execution.protocol import CHANNEL_FD, FDS_PER_ATTEMPT, REPLIES_FD
+from longshore.execution.protocol import CHANNEL_FD, FDS_PER_ATTEMPT, REPLIES_FD, SLOT_VARIABLE
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import EXIT_OK, execute_attempt, run_and_report
 from longshore.execution.slot_page import SlotPage
@@ -189,6 +189,7 @@ class TaskEnvironment:
 
     def __init__(self, working_directory: str) -> None:
         os.environ["PWD"] = working_directory  # noqa: TID251
+        os.environ[SLOT_VARIABLE] = "1"  # noqa: TID251
         self.base = dict(os.environ)  # noqa: TID251 - passed on to the task, not read as settings
         # The names and values as the C library has them: reading them as text would cost more
         # than a small task. A private name of the standard library.

@@ -60,6 +60,7 @@ from longshore.ports.runner import (
     AttemptSpec,
     ChildReport,
     ConversationReport,
+    RunnerBroken,
     RunningAttempt,
     SpendRequest,
     StepReport,
@@ -149,6 +150,7 @@ class Attempts:
         units: How many tasks the worker runs at once.
         post: Sends a command under a lease.
         on_change: Called when units or room may have become free.
+        on_broken: Called when no attempt can be started any more.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class Attempts:
         units: int,
         post: Post,
         on_change: Callable[[], None],
+        on_broken: Callable[[RunnerBroken], None],
     ) -> None:
         self._context = context
         self._clock = context.backend.clock
@@ -171,6 +174,7 @@ class Attempts:
         self._outside = 0  # units that are in use outside of slots
         self._post = post
         self._on_change = on_change
+        self._on_broken = on_broken
         self._current: dict[int, _Attempt] = {}
         self._trusted: dict[int, int] = {}  # until when each slot may run what it has
         # Dicts for their order: a simulation must cancel them in the same order each time.
@@ -389,6 +393,10 @@ class Attempts:
         spec = replace(spec, has_budget=check is not None)
         try:
             child = await context.runner.start(spec, deadline_ns=self._deadline_ns(attempt))
+        except RunnerBroken as error:
+            self._release(attempt, str(error), begun=True)
+            self._on_broken(error)
+            return None
         except UsageError as error:
             self._fail(attempt, failed_before_start(error))
             return None
@@ -556,6 +564,8 @@ class Attempts:
             await self._clock.sleep(_OPEN_PAUSE)
             if not self._planner.has_slots(isolation):
                 self._release_waiting(isolation, str(error))
+            if isinstance(error, RunnerBroken):
+                self._on_broken(error)
         else:
             self._trusted.pop(slot, None)  # the number may have been used before
             self._planner.slot_opened(slot, isolation)
