@@ -46,6 +46,7 @@ class StoreFacts:
     schema: int = 0
     supported_schema: int = 0
     damage: str | None = None
+    unreadable: str | None = None  # why its content is unknown: nothing says that it is damaged
     last_event_at: datetime | None = None  # of the last event that was recorded
     queues: tuple[tuple[str, QueueDepth], ...] = ()
     stale_wakeups: int = 0  # left behind by processes that were killed
