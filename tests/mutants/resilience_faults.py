@@ -6,6 +6,7 @@ from tests.mutants.fault import Fault, Part
 from tests.planting import Drop, Operator, Replace, Value
 
 _TESTS = "unit/services/test_resilience.py"
+_UP = "interfaces/test_cli_up.py"
 
 _fault = partial(Fault, part=Part.RESILIENCE)
 
@@ -64,5 +65,24 @@ RESILIENCE_FAULTS = (
         at="services.resilience:log_and_continue",
         do=Drop("except BackendUnavailable"),
         caught_by=f"{_TESTS}::test_an_unexpected_error_is_logged_and_an_unavailable_backend_is_not",
+    ),
+    _fault(
+        name="a full disk counts as damage",
+        at="adapters.sqlite.inspection:inspect_store",
+        do=Replace("CorruptError", "apsw.Error"),
+        caught_by="interfaces/test_cli_doctor.py::"
+        "test_a_full_or_read_only_disk_is_not_called_damage",
+    ),
+    _fault(
+        name="the soft limit of open files is not raised",
+        at="execution.host.forkserver_client:raise_open_files_limit",
+        do=Drop("setrlimit()"),
+        caught_by=f"{_UP}::test_it_may_open_more_files_than_it_was_started_with_and_its_tasks_may_not",
+    ),
+    _fault(
+        name="tasks may open as many files as the worker",
+        at="execution.forkserver.reaper:Reaper.__init__",
+        do=Drop("setrlimit()"),
+        caught_by=f"{_UP}::test_it_may_open_more_files_than_it_was_started_with_and_its_tasks_may_not",
     ),
 )
