@@ -118,7 +118,7 @@ def test_a_damaged_store_fails_and_is_not_changed(
 @needs_mounts
 @pytest.mark.parametrize("make_unusable", ["fill", "mount -o remount,ro .longshore"])
 def test_a_full_or_read_only_disk_is_not_called_damage(cli: Cli, make_unusable: str) -> None:
-    # Nobody may restore a backup over good data because there is no free space.
+    # A restore for lack of free space would replace good data by older data.
     with cli.on_small_disk(
         f"$LONGSHORE run -- true; {make_unusable}; $LONGSHORE doctor -o json"
     ) as doctor:

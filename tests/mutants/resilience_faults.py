@@ -3,9 +3,10 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Drop, Operator, Replace, Value
+from tests.planting import Condition, Drop, Operator, Replace, Value
 
 _TESTS = "unit/services/test_resilience.py"
+_STOPS = "acceptance/test_drain.py"
 _UP = "interfaces/test_cli_up.py"
 
 _fault = partial(Fault, part=Part.RESILIENCE)
@@ -67,9 +68,9 @@ RESILIENCE_FAULTS = (
         caught_by=f"{_TESTS}::test_an_unexpected_error_is_logged_and_an_unavailable_backend_is_not",
     ),
     _fault(
-        name="a full disk counts as damage",
-        at="adapters.sqlite.inspection:inspect_store",
-        do=Replace("CorruptError", "apsw.Error"),
+        name="a store on a full disk passes",
+        at="interfaces.cli.commands.doctor:_store_checks",
+        do=Condition("unreadable", False),
         caught_by="interfaces/test_cli_doctor.py::"
         "test_a_full_or_read_only_disk_is_not_called_damage",
     ),
@@ -84,5 +85,11 @@ RESILIENCE_FAULTS = (
         at="execution.forkserver.reaper:Reaper.__init__",
         do=Drop("setrlimit()"),
         caught_by=f"{_UP}::test_it_may_open_more_files_than_it_was_started_with_and_its_tasks_may_not",
+    ),
+    _fault(
+        name="a stop has no last deadline",
+        at="interfaces.cli.signals:StopSignals.on_signal",
+        do=Drop("end_process_after()"),
+        caught_by=f"{_STOPS}::test_a_stop_that_can_store_nothing_ends_at_its_last_deadline",
     ),
 )

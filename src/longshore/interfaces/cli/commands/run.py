@@ -37,7 +37,7 @@ from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
+from longshore.interfaces.cli.signals import SIGNAL_BASE, end_process_after, handle_signals
 from longshore.interfaces.request_ids import draw_request_id
 from longshore.services import documents as d
 from longshore.services.worker.group import WorkerGroup
@@ -108,7 +108,7 @@ async def run(
     the definition `command-retried`.
 
     Exits with the command's exit code; with 128 + n if signal n ended it, with 124 if it timed
-    out, with 127 if there is no such command. Errors of Longshore itself have the codes 1 to 5,
+    out, with 127 if there is no such command. Errors of Longshore itself have the codes 1 to 6,
     which a command may use too; they are printed to stderr and begin with "longshore:".
     """
     base = load_command_settings(options).settings
@@ -203,6 +203,7 @@ class _Follower:
         self.signals += 1
         self.signal_code = SIGNAL_BASE + number
         if self.signals == 1:
+            end_process_after(self.services.settings.stop_deadline)
             self._cancel(f"interrupted by {number.name}")
             if sys.stderr.isatty():
                 print_stderr("longshore: cancelling the command; press Ctrl-C again to kill it")
