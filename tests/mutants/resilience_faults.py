@@ -6,6 +6,7 @@ from tests.mutants.fault import Fault, Part
 from tests.planting import Condition, Drop, Operator, Replace, Value
 
 _TESTS = "unit/services/test_resilience.py"
+_CONNECTIONS = "interfaces/rest/test_connections.py"
 _STOPS = "acceptance/test_drain.py"
 _UP = "interfaces/test_cli_up.py"
 
@@ -91,5 +92,31 @@ RESILIENCE_FAULTS = (
         at="interfaces.cli.signals:StopSignals.on_signal",
         do=Drop("end_process_after()"),
         caught_by=f"{_STOPS}::test_a_stop_that_can_store_nothing_ends_at_its_last_deadline",
+    ),
+    _fault(
+        name="a half header keeps its connection open",
+        at="interfaces.rest.server:_Connection._watch_header",
+        do=Replace("_HEADER_TIMEOUT_S", "3600"),
+        caught_by=f"{_CONNECTIONS}::test_a_connection_without_a_complete_header_is_closed",
+    ),
+    _fault(
+        name="a slow body closes its connection",
+        at="interfaces.rest.server:_Connection.data_received",
+        do=Drop("_watch_header()"),
+        caught_by=f"{_CONNECTIONS}::"
+        "test_a_request_that_takes_longer_than_its_header_may_is_answered",
+    ),
+    _fault(
+        name="connections are not bounded",
+        at="interfaces.rest.server:_Connection.connection_made",
+        do=Drop("abort()"),
+        caught_by=f"{_CONNECTIONS}::"
+        "test_connections_beyond_a_quarter_of_the_descriptors_are_closed",
+    ),
+    _fault(
+        name="each error of accept is logged",
+        at="interfaces.rest.server:_ServerState.log_refusal",
+        do=Drop("= log_again_at"),
+        caught_by=f"{_CONNECTIONS}::test_errors_of_accept_are_logged_once_a_second",
     ),
 )
