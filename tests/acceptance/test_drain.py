@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
@@ -273,3 +274,11 @@ def test_a_stop_that_can_store_nothing_ends_at_its_last_deadline(cli: Cli, comma
 
             assert process.wait(TIMEOUT_S) == ExitCode.STOP_OVERDUE
         assert "longshore: not stopped after" in process.stderr.read()
+
+
+def test_a_worker_whose_data_folder_was_removed_ends_and_says_so(cli: Cli) -> None:
+    with start_worker(cli, grace="1h") as worker:
+        shutil.rmtree(cli.folder / ".longshore")
+
+        assert worker.wait(TIMEOUT_S) == ExitCode.BACKEND
+        assert "was removed or replaced; ending this process" in worker.stderr.read()

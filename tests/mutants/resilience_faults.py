@@ -119,4 +119,11 @@ RESILIENCE_FAULTS = (
         do=Drop("= log_again_at"),
         caught_by=f"{_CONNECTIONS}::test_errors_of_accept_are_logged_once_a_second",
     ),
+    Fault(
+        name="a worker goes on without its data folder",
+        part=Part.LEDGER,
+        at="adapters.sqlite.database:Database._check_file",
+        do=Drop("end_process()"),
+        caught_by=f"{_STOPS}::test_a_worker_whose_data_folder_was_removed_ends_and_says_so",
+    ),
 )
