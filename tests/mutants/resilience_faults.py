@@ -126,4 +126,11 @@ RESILIENCE_FAULTS = (
         do=Drop("end_process()"),
         caught_by=f"{_STOPS}::test_a_worker_whose_data_folder_was_removed_ends_and_says_so",
     ),
+    _fault(
+        name="a run waits for ever for a full disk",
+        at="interfaces.cli.commands.run:_Follower._watch_store",
+        do=Drop("put()"),
+        caught_by="interfaces/test_cli_run.py::"
+        "test_a_disk_that_stays_full_is_named_and_ends_the_run",
+    ),
 )

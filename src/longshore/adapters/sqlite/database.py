@@ -87,6 +87,7 @@ class Database:
             self.notifier,
             self.names,
             self._check_file,
+            folder,
             group_limit=options.group_limit,
             wal_pages=options.wal_pages,
         )

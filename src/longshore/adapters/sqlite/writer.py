@@ -34,6 +34,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
@@ -98,6 +99,7 @@ class DatabaseWriter:
         notifier: Notifier,
         names: Names,
         check_file: Callable[[], None],
+        folder: Path,
         *,
         group_limit: int,
         wal_pages: int,
@@ -109,6 +111,7 @@ class DatabaseWriter:
         self._notifier = notifier
         self._names = names
         self._check_file = check_file
+        self._folder = folder
         self._group_limit = group_limit
         self._wal_pages = wal_pages
         self._loop = asyncio.get_running_loop()
@@ -234,7 +237,8 @@ class DatabaseWriter:
         """Commit and answer the work that has arrived first; with the lock."""
         if self._begun:
             group = self._arrived[: self._begun]
-            failure = outcome_unknown(InterruptedError("the thread that committed was interrupted"))
+            interrupted = InterruptedError("the thread that committed was interrupted")
+            failure = outcome_unknown(interrupted, self._folder)
             for item in group:
                 item.error = item.error or failure
             self._discard_connection()
@@ -282,7 +286,11 @@ class DatabaseWriter:
                 reach("write.committed")
         # The thread must stay alive for the next group.
         except Exception as error:  # noqa: BLE001
-            failure = outcome_unknown(error) if committing else not_written(error)
+            failure = (
+                outcome_unknown(error, self._folder)
+                if committing
+                else not_written(error, self._folder)
+            )
             for item in group:
                 item.error = item.error or failure
             self._discard_connection()

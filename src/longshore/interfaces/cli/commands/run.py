@@ -40,6 +40,7 @@ from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import SIGNAL_BASE, end_process_after, handle_signals
 from longshore.interfaces.request_ids import draw_request_id
 from longshore.services import documents as d
+from longshore.services.resilience import race
 from longshore.services.worker.group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -179,13 +180,29 @@ class _Follower:
         async with self.group as group:
             remove_handlers = handle_signals(self._on_signal)
             try:
-                code = await group.run_alongside(self.follow())
+                code = await group.run_alongside(self._follow_while_stored())
             finally:
                 remove_handlers()
             if others := [task for task in group.worker.running if task != self.task_id]:
                 count = formats.plural(len(others), "other task")
                 print_stderr(f"longshore: waiting for {count} of the queue")
         return code
+
+    async def _follow_while_stored(self) -> int:
+        async with race(self.follow(), self._watch_store()) as (followed, watched):
+            code: int = await (followed if followed.done() else watched)
+            return code
+
+    async def _watch_store(self) -> int:
+        """Raise the error of the store if nothing could be stored for as long as a lease lasts."""
+        backend, key = self.services.backend, f"probe/{self.task_id}"
+        while True:
+            await backend.clock.sleep(self.services.settings.worker.renew_every)
+            row = await backend.ledger.get_task(self.task_id)
+            if row and row.lease and row.lease.expires_at < self.services.now():
+                # The worker could not renew it. If this can be written, it can now.
+                await backend.blobs.put(key, b"")
+                await backend.blobs.delete(key)
 
     async def follow(self) -> int:
         """Print the output until the task has ended; returns the exit code."""
