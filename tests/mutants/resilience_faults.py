@@ -133,4 +133,11 @@ RESILIENCE_FAULTS = (
         caught_by="interfaces/test_cli_run.py::"
         "test_a_disk_that_stays_full_is_named_and_ends_the_run",
     ),
+    _fault(
+        name="streams of a key are not bounded",
+        at="interfaces.rest.auth:take_stream",
+        do=Condition("MAX_STREAMS", False),
+        caught_by="interfaces/rest/test_many_readers.py::"
+        "test_streams_of_a_key_are_bounded_and_count_until_they_end",
+    ),
 )

@@ -15,6 +15,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from longshore.interfaces.rest.auth import take_stream
 from longshore.interfaces.rest.errors import MEDIA_TYPE
 from longshore.interfaces.rest.requests import JobId, OptionalBody, TaskId, parse_model
 from longshore.services import documents as d
@@ -155,7 +156,9 @@ def _event_stream(open_stream: Callable[..., Any]) -> Callable[..., Any]:
     # Opened by a dependency, so that its errors are answered before the stream begins.
     opened = Depends(open_stream)
 
-    async def stream_events(stream: Any = opened) -> AsyncIterator[ServerSentEvent]:
+    async def stream_events(
+        stream: Any = opened, _: None = Depends(take_stream)
+    ) -> AsyncIterator[ServerSentEvent]:
         async for item in stream:
             yield ServerSentEvent(
                 event=item.kind, id=item.id, raw_data=d.encode(item.data).decode()
