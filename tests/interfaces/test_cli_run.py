@@ -293,7 +293,7 @@ def test_a_signal_ends_a_run_on_a_full_disk(cli: Cli) -> None:
 
 
 @needs_mounts
-def test_a_run_goes_on_when_the_full_disk_has_room_again(cli: Cli) -> None:
+def test_a_run_continues_when_the_full_disk_has_room_again(cli: Cli) -> None:
     begun = cli.make_fifo("begun")
     with cli.on_small_disk(f"exec $LONGSHORE -v run -- {_FILLING}") as run:
         begun.read_text()

@@ -120,7 +120,7 @@ RESILIENCE_FAULTS = (
         caught_by=f"{_CONNECTIONS}::test_errors_of_accept_are_logged_once_a_second",
     ),
     Fault(
-        name="a worker goes on without its data folder",
+        name="a worker survives its data folder",
         part=Part.LEDGER,
         at="adapters.sqlite.database:Database._check_file",
         do=Drop("end_process()"),

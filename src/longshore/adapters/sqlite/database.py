@@ -188,9 +188,9 @@ class Database:
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:
-    """What tells a file from all others; None if it does not exist."""
+    """Device and inode of a file; None if it does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
