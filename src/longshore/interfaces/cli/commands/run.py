@@ -198,7 +198,9 @@ class _Follower:
         backend, key = self.services.backend, f"probe/{self.task_id}"
         while True:
             await backend.clock.sleep(self.services.settings.worker.renew_every)
-            row = await backend.ledger.get_task(self.task_id)
+            row = None
+            with contextlib.suppress(BackendUnavailable):
+                row = await backend.ledger.get_task(self.task_id)
             if row and row.lease and row.lease.expires_at < self.services.now():
                 # The worker could not renew it. If this can be written, it can now.
                 await backend.blobs.put(key, b"")
