@@ -9,7 +9,7 @@ import pytest
 
 from longshore.adapters.sqlite.store_file import migrations
 from longshore.interfaces.cli.exit_codes import ExitCode
-from tests.interfaces.command_line import Cli, CommandResult, send_signal
+from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult, needs_mounts, send_signal
 
 Inside = Callable[..., CommandResult]
 
@@ -115,6 +115,23 @@ def test_a_damaged_store_fails_and_is_not_changed(
 
     assert (statuses["integrity"], statuses["code"]) == ("fail", ExitCode.FAILED)
     assert database.read_bytes() == bytes(pages)
+
+
+@needs_mounts
+@pytest.mark.parametrize("make_unusable", ["fill", "mount -o remount,ro .longshore"])
+def test_a_full_or_read_only_disk_is_not_called_damage(cli: Cli, make_unusable: str) -> None:
+    # A restore for lack of free space would replace good data by older data.
+    with cli.on_small_disk(
+        f"$LONGSHORE run -- true; {make_unusable}; $LONGSHORE doctor -o json"
+    ) as doctor:
+        out, _ = doctor.communicate(timeout=TIMEOUT_S)
+
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert doctor.returncode == ExitCode.FAILED
+    assert checks["integrity"]["status"] == "fail"
+    assert "cannot be read now" in checks["integrity"]["detail"]
+    assert not {"restore", "damaged:"} & set(checks["integrity"]["detail"].split())
+    assert "schema" not in checks
 
 
 def test_a_store_of_a_newer_version_fails(

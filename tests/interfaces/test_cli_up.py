@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import resource
 import shutil
 import signal
 import stat
@@ -26,9 +27,9 @@ Up = tuple[subprocess.Popen[str], httpx.Client]
 
 
 @contextlib.contextmanager
-def up(cli: Cli, *options: str) -> Iterator[Up]:
+def up(cli: Cli, *options: str, **process_options: Any) -> Iterator[Up]:
     """The process, and a client that has its key."""
-    with cli.start("up", "--port", "0", *options) as process:
+    with cli.start("up", "--port", "0", *options, **process_options) as process:
         try:
             assert process.stdout is not None
             address = ADDRESS.match(process.stdout.readline())
@@ -76,6 +77,22 @@ def test_running_tasks_may_finish_when_it_is_stopped(cli: Cli) -> None:
 
     (job,) = cli.jobs()
     assert job.state.value == "completed"
+
+
+def test_it_may_open_more_files_than_it_was_started_with_and_its_tasks_may_not(cli: Cli) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    tasks = [{"taskId": "a", "name": "command", "input": {"argv": ["sh", "-c", "ulimit -Sn"]}}]
+
+    with up(cli, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))) as (
+        process,
+        client,
+    ):
+        soft, _ = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        job_id = client.post("/v1/jobs", json={"tasks": tasks}).json()["jobId"]
+        printed = client.get(f"/v1/jobs/{job_id}/tasks/a/output/stream").text
+
+    assert soft == min(hard, 65_536)
+    assert '"text":"256\\n"' in printed.replace(" ", "")
 
 
 def test_without_a_worker_tasks_wait_for_a_separate_worker(cli: Cli) -> None:

@@ -48,6 +48,7 @@ class StoreFacts:
     damage: str | None = None
     ended_jobs: int = 0
     oldest_end: datetime | None = None  # of these jobs
+    unreadable: str | None = None  # why its content is unknown: nothing says that it is damaged
     last_event_at: datetime | None = None  # of the last event that was recorded
     queues: tuple[tuple[str, QueueDepth], ...] = ()
     stale_wakeups: int = 0  # left behind by processes that were killed

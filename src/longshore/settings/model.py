@@ -590,6 +590,14 @@ class Settings:
         least = self.worker.poll_wait if self.backend == "aws" else _ZERO
         return max(self.worker.drain_grace + self.worker.kill_grace, least)
 
+    @property
+    def stop_deadline(self) -> timedelta:
+        """How long a process may stop before it ends itself, even if something hangs.
+
+        A worker tries to store outcomes until their leases end.
+        """
+        return self.stop_timeout + self.worker.duration + 10 * _SECOND
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         """Check settings of different sections against each other."""

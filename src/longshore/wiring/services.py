@@ -27,6 +27,7 @@ from longshore.core.api_keys import SECRET_BYTES, make_key
 from longshore.core.inspection import StoreFacts
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.errors import BackendUnavailable
+from longshore.execution.host import forkserver_client
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.registry import FileWorkerRegistry, page_path
 from longshore.execution.linux import hide_memory as hide_memory
@@ -74,6 +75,8 @@ new_id = partial(secrets.token_hex, 8)
 """Makes a random change id."""
 system_clock = SystemClock
 """Makes the clock of this machine, for callers without services."""
+raise_open_files_limit = forkserver_client.raise_open_files_limit
+"""Lets this process, but not its tasks, open as many files as its hard limit allows."""
 resident_bytes = rss_bytes_of
 """Returns the resident memory of a process in bytes; 0 if it is gone or cannot be seen."""
 

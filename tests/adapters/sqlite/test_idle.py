@@ -1,5 +1,6 @@
 """A process without work only waits: its poll looks at memory and reads nothing."""
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -124,3 +125,21 @@ async def test_leases_are_looked_for_without_a_statement_until_a_commit_if_there
         assert await second.ledger.leased_tasks(limit=1, expired_by=clock.now()) == []
         ((task_id, _),) = await second.ledger.leased_tasks(limit=1)
         assert task_id == claimed.row.id
+
+
+@scenario
+async def test_most_polls_make_no_system_call_and_every_tenth_looks_for_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock(START)
+    looks: list[object] = []
+    stat = os.stat
+    async with sqlite_backend(tmp_path, clock) as backend:
+        worker = await join(backend.source)
+        async with running(worker.claim(wait=HOUR)):
+            await advance(clock, 3)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "stat", lambda path: (looks.append(path), stat(path))[1])
+                await advance(clock, 20)
+
+    assert looks == [tmp_path / "longshore.db"] * 2

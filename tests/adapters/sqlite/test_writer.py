@@ -15,6 +15,7 @@ import apsw
 import pytest
 
 from longshore.adapters.shared import failpoints
+from longshore.adapters.sqlite import database as database_module
 from longshore.adapters.sqlite.database import Database, SqliteOptions
 from longshore.adapters.sqlite.notifier import Notifier, Topic
 from longshore.adapters.sqlite.writer import EXIT_CODE_WITHOUT_WRITER
@@ -601,5 +602,29 @@ def test_after_the_end_a_thread_is_refused(tmp_path: Path) -> None:
             write = database.write
         with pytest.raises(BackendUnavailable, match="closed"):
             await asyncio.to_thread(without_loop, lambda: write(naming("n1")))
+
+    asyncio.run(scenario())
+
+
+def test_nothing_durable_is_written_to_a_file_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_process(problem: str) -> None:
+        raise BackendUnavailable(problem)
+
+    monkeypatch.setattr(database_module, "end_process", end_process)
+
+    async def scenario() -> None:
+        folder = tmp_path / "data"
+        async with a_database(folder) as database:
+            await database.write(naming("n1"))
+            folder.rename(tmp_path / "moved")
+            with pytest.raises(BackendUnavailable, match=r"data was removed or replaced"):
+                await database.write(naming("n2"))
+
+            (tmp_path / "moved").rename(folder)
+            assert await database.write(naming("n3")) == "n3"
+            assert names_in(database) >= {"n1", "n3"}
+            assert "n2" not in names_in(database)
 
     asyncio.run(scenario())

@@ -58,8 +58,10 @@ def inspect_store(folder: Path, *, now: datetime) -> StoreFacts:
     )
     try:
         return _inspect_file(facts, folder / store_file.FILE_NAME)
-    except apsw.Error as error:
+    except (apsw.CorruptError, apsw.NotADBError) as error:
         return replace(facts, damage=str(error))
+    except apsw.Error as error:  # such as a full disk, or no permission
+        return replace(facts, unreadable=str(error))
 
 
 def _inspect_file(facts: StoreFacts, path: Path) -> StoreFacts:

@@ -19,6 +19,7 @@ from typing import Any
 import apsw
 
 from longshore.adapters.shared.failpoints import reach
+from longshore.adapters.sqlite.errors import text_of
 from longshore.errors import BackendRejected, BackendUnavailable, StoreCorrupt, StoreTooNew
 
 APPLICATION_ID = 0x4C4E4753  # "LNGS"
@@ -78,7 +79,7 @@ def prepare(folder: Path) -> int:
     except (apsw.NotADBError, apsw.CorruptError) as error:
         raise StoreCorrupt(str(path), str(error)) from error
     except apsw.Error as error:
-        raise BackendUnavailable(f"cannot open {path}: {error}") from error
+        raise BackendUnavailable(f"cannot open {path}: {text_of(error, folder)}") from error
 
 
 def migrations() -> list[tuple[int, str]]:

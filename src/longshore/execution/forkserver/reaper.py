@@ -19,6 +19,7 @@ import contextlib
 import fcntl
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -139,14 +140,19 @@ class Reaper:
             ``SlotFiles`` (of a slot for attempts only the first), then the page file.
         end_pipe: The reading end of a pipe that closes when the fork server ends.
         inherited_fds: Kept open while any descendant is alive; children close them.
+        open_files: The soft limit of its children.
     """
 
-    def __init__(self, files: Sequence[int], end_pipe: int, inherited_fds: Sequence[int]) -> None:
+    def __init__(
+        self, files: Sequence[int], end_pipe: int, inherited_fds: Sequence[int], open_files: int
+    ) -> None:
         reset_process_state()
         become_subreaper()
         set_process_name(b"longshore-reap")
         moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FIRST_FD) for file in files]
-        close_other_fds({*moved, end_pipe, *inherited_fds})
+        close_other_fds({*moved, end_pipe, *inherited_fds})  # up to the limit of the fork server
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
         control, *self._child_files = moved
         self._own_fds = (control, end_pipe, *inherited_fds)
         self._control = socket.socket(fileno=control)

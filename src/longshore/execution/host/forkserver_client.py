@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -42,8 +43,18 @@ _SERVER_ENDED = "the fork server has ended"
 _MAX_FAILED_STARTS = 3
 NOT_STARTED = "the child ended before it started"
 
+# The soft limit of tasks, which is not raised: ``select()`` fails with a file above 1,024.
+_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+_MAX_OPEN_FILES = 65_536  # as closing all of them must stay cheap
 
 OnStatus = Callable[[ChildStatus], None]
+
+
+def raise_open_files_limit() -> None:
+    """Let this process open as many files as its hard limit allows, but not its tasks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < (raised := min(hard, _MAX_OPEN_FILES)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
 
 
 class ForkedReaper:
@@ -221,7 +232,13 @@ class ForkServerClient:
             try:
                 process = self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "longshore.execution.forkserver"),
-                    *(str(theirs.fileno()), *self.modules, "--", *map(str, inherited_fds)),
+                    *(
+                        str(theirs.fileno()),
+                        str(_OPEN_FILES),
+                        *self.modules,
+                        "--",
+                        *map(str, inherited_fds),
+                    ),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), *inherited_fds),

@@ -294,7 +294,7 @@ async def open_command_services(
         MissingResource: there is no data folder, and ``create`` is False.
         BackendUnavailable: the data folder cannot be used.
     """
-    from longshore.wiring.services import open_services, store_exists
+    from longshore.wiring.services import open_services, raise_open_files_limit, store_exists
 
     if not create and not store_exists(settings):
         raise MissingResource(
@@ -302,6 +302,7 @@ async def open_command_services(
             "run something first (`longshore run -- echo hello`), or choose a folder with"
             " --data-dir",
         )
+    raise_open_files_limit()
     async with open_services(settings) as services:
         yield services
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from fastapi import FastAPI
@@ -41,6 +42,7 @@ def create_app(services: RestServices, *, hosts: Collection[str], body_bytes: in
         redirect_slashes=False,
     )
     app.state.services = services
+    app.state.streams = Counter()  # open ones by key
     app.state.body_bytes = body_bytes
     app.state.bytes_in_flight = 0
     for router in _ROUTERS:

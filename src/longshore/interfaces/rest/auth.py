@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Annotated, Protocol, TypeVar
@@ -22,6 +23,7 @@ _KEY_HEADER = APIKeyHeader(name="x-api-key", scheme_name="key", auto_error=False
 _BEARER = HTTPBearer(scheme_name="bearer", auto_error=False)
 _KEY_HINT = "send a key as 'x-api-key: …' or 'Authorization: Bearer …'"
 # Many clients may follow events at once; output readers are woken by new output anyway.
+MAX_STREAMS = 250  # of a key at once; each has a connection
 _POLL_INTERVAL = timedelta(milliseconds=500)
 
 
@@ -99,6 +101,7 @@ def require_scope(
             seconds = str(math.ceil(wait.total_seconds()))
             detail = f"too many requests with this key; try again in {seconds} s"
             raise ApiProblem(429, "too-many-requests", detail, headers={"Retry-After": seconds})
+        request.state.key_id = record.id
         if not record.allows(scope):
             raise scope_missing(scope)
         if all_tenants and not api_keys.is_operator_admin(record):
@@ -117,6 +120,20 @@ def require_scope(
         return services.application(caller, poll=_POLL_INTERVAL)
 
     return authenticate
+
+
+async def take_stream(request: Request) -> AsyncIterator[None]:
+    """A dependency: one of the streams of the key of an authenticated request, until it ends."""
+    streams: Counter[str] = request.app.state.streams
+    key_id: str = request.state.key_id
+    if streams[key_id] >= MAX_STREAMS:
+        detail = f"this key has {MAX_STREAMS} open streams; close one of them"
+        raise ApiProblem(429, "too-many-requests", detail)
+    streams[key_id] += 1
+    try:
+        yield
+    finally:
+        streams[key_id] -= 1
 
 
 Reader = Annotated[Application, Security(require_scope(ApiScope.READ))]

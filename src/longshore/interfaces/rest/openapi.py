@@ -15,7 +15,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from longshore.interfaces.rest.auth import while_allowed
+from longshore.interfaces.rest.auth import take_stream, while_allowed
 from longshore.interfaces.rest.errors import MEDIA_TYPE
 from longshore.interfaces.rest.requests import JobId, OptionalBody, TaskId, parse_model
 from longshore.services import documents as d
@@ -157,7 +157,7 @@ def _event_stream(open_stream: Callable[..., Any]) -> Callable[..., Any]:
     opened = Depends(open_stream)
 
     async def stream_events(
-        request: Request, stream: Any = opened
+        request: Request, stream: Any = opened, _: None = Depends(take_stream)
     ) -> AsyncIterator[ServerSentEvent]:
         async for item in while_allowed(request, stream):
             yield ServerSentEvent(

@@ -182,7 +182,13 @@ def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditS
     if not facts.exists:
         yield Check("store", OK, "nothing has been stored yet")
         return
-    yield _schema_check(facts)
+    if facts.unreadable is not None:
+        detail = f"not checked: {facts.folder} cannot be read now: {facts.unreadable}"
+        remedy = "check the free space and the permissions; nothing says that it is damaged"
+        yield Check("integrity", FAIL, detail, remedy=remedy)
+        return
+    if facts.schema or facts.damage is None:
+        yield _schema_check(facts)
     if facts.damage is not None:
         detail = f"damaged: {facts.damage}; restore {facts.folder} from a backup"
         yield Check("integrity", FAIL, detail)

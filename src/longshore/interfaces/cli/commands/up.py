@@ -91,7 +91,8 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
             # Entered last and so left first: requests are served while running tasks finish.
             group = await stack.enter_async_context(services.worker_group())
             parts.append(asyncio.ensure_future(group.wait()))
-        signals = StopSignals(lambda: None, group.stop_now if group else lambda: None)
+        stop_now = group.stop_now if group else lambda: None
+        signals = StopSignals(lambda: None, stop_now, settings.stop_deadline)
         handle_signals(signals.on_signal)
         _print_startup(services, server_socket, key_file, files, with_worker=with_worker)
         loops = _background_loops(services, files, with_worker=with_worker)
