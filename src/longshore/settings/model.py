@@ -208,7 +208,7 @@ Variable = Annotated[
     checked(_VARIABLE.fullmatch, "{value!r} is not a variable name"),
     checked(
         lambda name: name not in _CREDENTIALS,
-        "{value} is a credential: only the definition of a task can ask for it",
+        "{value} is a credential, which is not passed to every task",
     ),
 ]
 Module = Annotated[
