@@ -33,6 +33,7 @@ _NAME_CHARACTERS = 200
 _LINE_CHARACTERS = 500
 _MAX_NUMBER = 2**53  # JSON numbers beyond it are not exact everywhere
 _MAX_WAIT_S = 10.0**9
+_ACTIVITIES = ("step_running", "sdk_query", "waiting")
 _CATEGORIES = {category.value: category for category in ErrorCategory}
 
 
@@ -50,8 +51,9 @@ def decode_report(message: dict[str, Any], *, now: datetime) -> ChildReport | No
     match message:
         case {"type": "activity"}:
             step = message.get("step")
+            kind = message.get("activity")
             activity = Activity(
-                type=_excerpt(message.get("activity", "waiting")),
+                type=kind if kind in _ACTIVITIES else "waiting",
                 step_name=None if step is None else _excerpt(step),
                 timestamp=now,
             )
