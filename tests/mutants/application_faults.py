@@ -14,6 +14,12 @@ _fault = partial(Fault, part=Part.APPLICATION)
 
 APPLICATION_FAULTS = (
     _fault(
+        name="unknown query parameters are ignored",
+        at="interfaces.rest.requests:check_query",
+        do=Condition("unknown", False),
+        caught_by="interfaces/rest/test_lookups.py::test_an_unknown_query_parameter_is_refused",
+    ),
+    _fault(
         name="a cancellation does not check the tenant",
         at="services.app:Application.cancel_job",
         do=Argument("cancel_job()", "tenant", None),
