@@ -26,7 +26,14 @@ from longshore.core.events.types import TaskHealthCheck
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import CommandRefused, InvalidJob, LongshoreError, NotFound, Problem
+from longshore.errors import (
+    CommandRefused,
+    InvalidJob,
+    LongshoreError,
+    NotFound,
+    Problem,
+    UsageError,
+)
 from longshore.ports.backend import Backend
 from longshore.ports.events import EventQueryResult
 from longshore.ports.ledger import Ledger
@@ -904,14 +911,25 @@ class Application:
         return d.KeyList(keys=[d.key_document(record) for record in records])
 
     @over_http(d.NewKeyDocument, "POST", "keys")
-    async def create_key(self, name: str, scopes: Sequence[str]) -> d.NewKeyDocument:
+    async def create_key(
+        self, name: str, scopes: Sequence[str], *, tenant: str | None = None
+    ) -> d.NewKeyDocument:
         """Create an API key. Its secret is in this answer only.
 
+        Args:
+            tenant: Whose key; another tenant's only for an operator of the installation.
+
         Raises:
-            UsageError: the name is empty or too long, or there is no scope.
+            UsageError: the name is empty or too long, there is no scope, or the caller may not
+                create keys of that tenant.
         """
+        tenant = tenant or self._tenant
+        if tenant != self._tenant and not self.caller.is_operator:
+            raise UsageError(
+                "a key of another tenant needs a key of the tenant that operates this installation"
+            )
         record, secret = await self.services.api_keys.create(
-            self._tenant,
+            tenant,
             name=name,
             scopes={ApiScope(scope) for scope in scopes},
             by=self._user,

@@ -14,6 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import MAX_AMOUNT
 from longshore.core.definitions.reader import field_schemas
+from longshore.core.ids import NAME_PATTERN
 from longshore.core.jobs.submission import MAX_ATTEMPTS, MAX_DELAY, TASK_KEY_PATTERN
 from longshore.core.maximums import (
     FEEDBACK_LIMIT_CHARACTERS,
@@ -150,6 +151,7 @@ class KeyRequestDocument(ApiRequestModel):
 
     name: str = Field(min_length=1, max_length=100, examples=["ci"])
     scopes: list[Annotated[ApiScope, Field(strict=False)]] = Field(min_length=1)
+    tenant: str | None = Field(default=None, pattern=f"^{NAME_PATTERN.pattern}$")
 
 
 class AddBudgetRequestDocument(ApiRequestModel):
