@@ -1,6 +1,7 @@
 """How a child gets its order: whole, however long, and nothing of others with it."""
 
 import asyncio
+import json
 import os
 import signal
 from datetime import timedelta
@@ -53,6 +54,29 @@ async def test_a_command_finds_a_long_input_in_its_file(runner: ProcessRunner) -
 
     assert ending.failure is None
     assert int(output_text(reports)) > len(LONG)
+
+
+@scenario
+async def test_a_command_finds_feedback_and_its_previous_output_in_files(
+    runner: ProcessRunner,
+) -> None:
+    script = "cat $LONGSHORE_ATTEMPT_FEEDBACK; echo; cat $LONGSHORE_ATTEMPT_PREVIOUS_OUTPUT"
+    revised = {"feedback": "kürzer,\nplease", "previous_output": {"text": LONG}, "revision": 1}
+    _, reports = await run_attempt(runner, a_script(script, **revised))
+
+    feedback, output = output_text(reports).rsplit("\n", 1)
+    assert feedback == "kürzer,\nplease"
+    assert json.loads(output) == {"text": LONG}
+
+
+@scenario
+async def test_a_command_that_is_not_revised_has_no_files_of_a_review(
+    runner: ProcessRunner,
+) -> None:
+    script = "ls; env | grep -c -e FEEDBACK -e PREVIOUS"
+    _, reports = await run_attempt(runner, a_script(script))
+
+    assert output_text(reports).split() == ["dependencies.json", "input.json", "0"]
 
 
 @scenario
