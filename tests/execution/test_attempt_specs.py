@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from longshore.adapters.system import SystemClock
-from longshore.core.definitions.definition import Isolation, ResourceLimits
+from longshore.core.definitions.definition import Isolation, ResourceLimits, RunnerKind
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
 from tests.execution.attempts import running_attempt
@@ -77,6 +77,21 @@ async def test_a_command_that_is_not_revised_has_no_files_of_a_review(
     _, reports = await run_attempt(runner, a_script(script))
 
     assert output_text(reports).split() == ["dependencies.json", "input.json", "0"]
+
+
+@scenario
+async def test_attempts_of_different_tenants_have_different_copies_of_repositories(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    definition = {"runner": RunnerKind.AGENT}
+    folders = {
+        runner._encode(a_script("", definition=definition, tenant=tenant), tmp_path)["agent"][
+            "repositories"
+        ]
+        for tenant in ("acme", "acme", "globex")
+    }
+
+    assert len(folders) == 2
 
 
 @scenario

@@ -178,7 +178,7 @@ class ProcessRunner:
                 **self.agent_access,
                 # The workspace outlives the attempts of its task.
                 "workspace": str(self._folder / f"{spec.task_id}.agent"),
-                "repositories": str(self._folder.parent / "repositories"),
+                "repositories": str(self._folder.parent / "repositories" / spec.tenant),
             }
         return document
 
