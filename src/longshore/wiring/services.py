@@ -204,6 +204,8 @@ class Services:
             budget_operations=self.budget_operations,
             finish_intent=self.finish_intent,
             worker_registry=self.worker_registry,
+            tenant=self.settings.tenant,
+            app=self.settings.app,
             every=self.intervals.sweep,
             dead_worker_check_every=self.intervals.dead_worker_check,
             skew_margin=self.settings.worker.skew_margin,

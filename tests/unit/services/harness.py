@@ -186,6 +186,8 @@ class ServiceHarness:
             "budget_operations": self.budget_operations,
             "finish_intent": self.finish_intent,
             "worker_registry": self.worker_registry,
+            "tenant": TENANT,
+            "app": "tests",
             **fields,
         }
         return Sweeper(**options)

@@ -434,7 +434,10 @@ class TaskHealthCheck(EventBody):
 
 @value
 class OperatorActed(EventBody):
-    """An operator acted on something other than a task or job: created a key, paused a queue."""
+    """An operator acted on something other than a task or job: created a key, paused a queue.
+
+    Also the repairs of a sweep, by the sweeper: of what crashes and lost messages left behind.
+    """
 
     TYPE = "Operator Acted"
 
