@@ -87,6 +87,8 @@ class JobRequestDocument(AddTasksRequestDocument):
     """A job to run."""
 
     name: str | None = Field(default=None, max_length=200, examples=["nightly"])
+    app: str | None = Field(default=None, pattern=f"^{NAME_PATTERN.pattern}$", examples=["shop"])
+    """The application in the events of the job and its tasks; by default that of the server."""
     budget: Amount | BudgetRequestDocument | None = Field(default=None, examples=[20])
     """What the agents of all its tasks may spend together; a number is dollars."""
 
