@@ -686,6 +686,18 @@ class Application:
         if event is None:
             raise NotFound("health check", self._tenant)
         properties = await self.services.documents.restore(properties_of(event))
+        if part := properties.get("part"):
+            # Twice as many, because the parts of two checks may alternate.
+            events = await self._backend.events.history(
+                self._tenant, _HEALTH_CHECK_ENTITY, after=max(0, event.sequence - 2 * part)
+            )
+            parts = {
+                other["part"]: other["tasks"]
+                for other in map(properties_of, events)
+                if other.get("parts") == properties["parts"]
+                and other["summary"] == properties["summary"]
+            }
+            properties["tasks"] = [task for number in sorted(parts) for task in parts[number]]
         return d.health_check_document(properties, event.at)
 
     @over_http(d.HealthCheckDocument, "POST", "health-check")

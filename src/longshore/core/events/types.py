@@ -424,12 +424,17 @@ class HealthSummary:
 
 @value
 class TaskHealthCheck(EventBody):
-    """The health of all running tasks of a tenant at one time."""
+    """The health of all running tasks of a tenant at one time.
+
+    A check of many tasks is several events with the same summary.
+    """
 
     TYPE = "Task Health Check"
 
     summary: HealthSummary
     tasks: tuple[TaskHealth, ...]
+    part: int | None = None  # from 1; None: the only one
+    parts: int | None = None
 
 
 @value
