@@ -419,6 +419,8 @@ class AgentSettings:
     """Whether a definition may set bypassPermissions: any tool, without approval."""
     local_repositories: bool = False
     """Whether a definition may name a repository on this machine."""
+    repository_hosts: Annotated[tuple[Host, ...], Listed] = ()
+    """Hosts of the repositories that a definition may name; empty: any host."""
     preload: bool = False
     """Whether workers load the agent SDK at startup instead of with the first agent."""
 

@@ -432,6 +432,7 @@ def agent_config(settings: Settings) -> dict[str, Any]:
         "stallTimeoutMs": int(agent.stall_timeout.total_seconds() * 1000),
         "allowBypass": agent.allow_bypass,
         "localRepositories": agent.local_repositories,
+        "repositoryHosts": agent.repository_hosts,
     }
 
 
