@@ -374,7 +374,7 @@ async def aws_undelivered_discard(
 ) -> None:
     """Delete undelivered events, without publishing them.
 
-    For messages that cannot be read, which a replay refuses, and for events that nobody needs.
+    For messages that cannot be read, which a replay refuses, and for events that no consumer needs.
     """
     async with _open_undelivered(options) as store:
         for letter_id in ids:
