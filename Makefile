@@ -95,6 +95,7 @@ power: $(DEV) ## Cut the power at any write and check that promised data is ther
 	$(BIN)/python -m tests.power.planted_faults
 
 lock: $(UV) ## Write requirements*.txt from pyproject.toml (LOCK_ARGS=--upgrade for newer versions)
+	echo uv | $(LOCK:pyproject.toml=-) -o requirements-uv.txt
 	$(LOCK) --group build -o requirements.txt
 	$(LOCK) --all-extras --group dev --group build -o requirements-dev.txt
 	$(LOCK:pyproject.toml=tests/aws/requirements.in) -o tests/aws/requirements.txt
@@ -107,7 +108,7 @@ $(UV):
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Longshore needs Python 3.11 or newer; $(PYTHON) is older or does not start." >&2; exit 1; }
 	@echo "Setting up $(VENV) with $(PYTHON)"
 	@"$(PYTHON)" -m venv $(VENV) || { echo "Python's venv module does not work here; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.txt
 
 $(RUNTIME): requirements.txt pyproject.toml | $(UV)
 	@echo "Installing what is needed to run"

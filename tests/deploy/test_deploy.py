@@ -20,7 +20,7 @@ from tests.interfaces.command_line import SCRIPT
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-UNIT = DEPLOY / "longshore-worker.service"
+UNITS = [DEPLOY / "longshore-worker.service", DEPLOY / "longshore.service"]
 CONTAINER = DEPLOY / "Containerfile"
 ANALYZE = shutil.which("systemd-analyze")
 
@@ -28,17 +28,18 @@ ANALYZE = shutil.which("systemd-analyze")
 class Unit(configparser.ConfigParser):
     """A unit file: names keep their case, and a name may occur repeatedly."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__(interpolation=None, strict=False, delimiters=("=",))
-        self.read_string(UNIT.read_text(encoding="utf-8"))
+        self.text = path.read_text(encoding="utf-8")
+        self.read_string(self.text)
 
     def optionxform(self, optionstr: str) -> str:
         return optionstr
 
 
-@pytest.fixture
-def unit() -> Unit:
-    return Unit()
+@pytest.fixture(params=UNITS, ids=lambda path: path.stem)
+def unit(request: pytest.FixtureRequest) -> Unit:
+    return Unit(request.param)
 
 
 def seconds(text: str) -> timedelta:
@@ -77,6 +78,12 @@ def test_the_unit_starts_a_command_that_exists(unit: Unit) -> None:
     assert_parses(arguments)
 
 
+def test_there_is_a_unit_for_the_worker_and_one_for_the_server() -> None:
+    commands = [shlex.split(Unit(path)["Service"]["ExecStart"])[1:] for path in UNITS]
+
+    assert commands == [["worker"], ["up"]]
+
+
 def test_the_unit_restarts_and_gives_up_as_a_supervisor_does(unit: Unit) -> None:
     policy, service = SupervisionPolicy(), unit["Service"]
     starts = int(unit["Unit"]["StartLimitBurst"])
@@ -98,7 +105,7 @@ def test_the_unit_signals_the_worker_alone(unit: Unit) -> None:
 def test_the_unit_stores_its_data_in_the_only_directory_that_it_may_write(unit: Unit) -> None:
     service = unit["Service"]
     folder = f"/var/lib/{service['StateDirectory']}"
-    set_here = re.findall(r"^Environment=(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE)
+    set_here = re.findall(r"^Environment=(\w+)=(.*)$", unit.text, re.MULTILINE)
 
     assert service["ProtectSystem"] == "strict"
     assert service["NoNewPrivileges"] == "yes"
@@ -112,11 +119,14 @@ def test_the_unit_does_not_take_back_the_control_groups_that_it_delegates(unit: 
 
 
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
-@pytest.mark.parametrize("name", ["longshore-worker.service", "longshore-worker@.service"])
+@pytest.mark.parametrize(
+    "name", ["longshore.service", "longshore-worker.service", "longshore-worker@.service"]
+)
 def test_systemd_understands_the_unit_alone_and_as_a_template(tmp_path: Path, name: str) -> None:
     # The program itself need not be installed where a test runs.
-    program = Unit()["Service"]["ExecStart"].split()[0]
-    (tmp_path / name).write_text(UNIT.read_text().replace(program, str(SCRIPT)))
+    unit = Unit(DEPLOY / name.replace("@", ""))
+    program = unit["Service"]["ExecStart"].split()[0]
+    (tmp_path / name).write_text(unit.text.replace(program, str(SCRIPT)))
 
     checked = subprocess.run(
         [str(ANALYZE), "verify", str(tmp_path / name.replace("@.", "@1."))],

@@ -75,6 +75,11 @@ def test_secrets_are_masked_in_everything_that_a_heartbeat_reports() -> None:
     assert [text for text in message if "hunter2" in text] == []
 
 
+@pytest.mark.parametrize("activity", ["tool", "", 5, None, ["sdk_query"], SECRET])
+def test_an_activity_of_an_unknown_type_is_waiting(activity: object) -> None:
+    assert decode("activity", activity=activity).activity.type == "waiting"
+
+
 def test_an_ordinary_activity_is_unchanged() -> None:
     doing = Activity(type="step_running", step_name="fetch page 3", timestamp=NOW)
 

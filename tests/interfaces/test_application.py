@@ -387,6 +387,7 @@ CASES: dict[str, Case] = {
     "add_budget: without a limit": lambda o: o.add_budget(Budget(usd=1), job_id("done")),
     "list_keys": lambda o: o.list_keys(),
     "create_key": lambda o: o.create_key("ci", ["submit", "read"]),
+    "create_key: of another tenant": lambda o: o.create_key("ci", ["read"], tenant="globex"),
     "revoke_key": revoked,
     "revoke_key: unknown": lambda o: o.revoke_key("key-unknown"),
 }

@@ -34,6 +34,12 @@ APPLICATION_FAULTS = (
         caught_by=f"{_TERMINAL}::test_a_control_sequence_in_two_writes_is_one",
     ),
     _fault(
+        name="unknown query parameters are ignored",
+        at="interfaces.rest.requests:check_query",
+        do=Condition("unknown", False),
+        caught_by="interfaces/rest/test_lookups.py::test_an_unknown_query_parameter_is_refused",
+    ),
+    _fault(
         name="a cancellation does not check the tenant",
         at="services.app:Application.cancel_job",
         do=Argument("cancel_job()", "tenant", None),

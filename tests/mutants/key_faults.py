@@ -26,6 +26,13 @@ KEY_FAULTS = (
         caught_by=f"{_SERVER}::test_a_stream_ends_when_its_key_is_no_longer_valid",
     ),
     _fault(
+        name="any administrator creates keys of other tenants",
+        at="services.app:Application.create_key",
+        do=Condition("is_operator", False),
+        caught_by="interfaces/rest/test_tenants.py"
+        "::test_only_the_operator_of_the_installation_creates_the_first_key_of_a_tenant",
+    ),
+    _fault(
         name="a revoked key is allowed",
         at="core.api_keys:KeyRecord.allows",
         do=Drop("is revoked_at"),

@@ -15,6 +15,12 @@ _fault = partial(Fault, part=Part.SWEEPER)
 
 SWEEPER_FAULTS = (
     _fault(
+        name="repairs are only logged",
+        at="services.sweeper:Sweeper.sweep",
+        do=Condition("done", False, nth=2),
+        caught_by=f"{_TURNS}::test_a_sweep_with_repairs_is_an_event_and_one_without_is_none",
+    ),
+    _fault(
         name="tasks of the dead go on before their children are killed",
         at="services.sweeper:Sweeper.reap_dead_workers",
         do=Drop("reap()"),

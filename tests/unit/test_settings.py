@@ -219,6 +219,7 @@ def test_a_credential_cannot_be_passed_to_every_task(tmp_path: Path, variable: s
     (problem,) = refused(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT=f"PATH,{variable}")
 
     assert f"{variable} is a credential" in problem
+    assert "[masked]" not in problem
 
 
 def test_what_is_no_name_of_a_variable_cannot_be_passed(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ SLOT_VARIABLE = "LONGSHORE_ATTEMPT_SLOT"
 # Paths of JSON files: the task's input, and the results of its dependencies by key.
 INPUT_VARIABLE = "LONGSHORE_ATTEMPT_INPUT"
 DEPENDENCIES_VARIABLE = "LONGSHORE_ATTEMPT_DEPENDENCIES"
+# Only after `longshore revise`: paths of the feedback, as text, and of the rejected result.
+FEEDBACK_VARIABLE = "LONGSHORE_ATTEMPT_FEEDBACK"
+PREVIOUS_OUTPUT_VARIABLE = "LONGSHORE_ATTEMPT_PREVIOUS_OUTPUT"
 
 CHANNEL_VARIABLE = "LONGSHORE_ATTEMPT_CHANNEL"
 # One digit: some shells accept no more after ">&".

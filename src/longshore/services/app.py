@@ -690,6 +690,18 @@ class Application:
         if event is None:
             raise NotFound("health check", self._tenant)
         properties = await self.services.documents.restore(properties_of(event))
+        if part := properties.get("part"):
+            # Twice as many, because the parts of two checks may alternate.
+            events = await self._backend.events.history(
+                self._tenant, _HEALTH_CHECK_ENTITY, after=max(0, event.sequence - 2 * part)
+            )
+            parts = {
+                other["part"]: other["tasks"]
+                for other in map(properties_of, events)
+                if other.get("parts") == properties["parts"]
+                and other["summary"] == properties["summary"]
+            }
+            properties["tasks"] = [task for number in sorted(parts) for task in parts[number]]
         return d.health_check_document(properties, event.at)
 
     @over_http(d.HealthCheckDocument, "POST", "health-check")
@@ -934,22 +946,34 @@ class Application:
 
     @over_http(d.NewKeyDocument, "POST", "keys")
     async def create_key(
-        self, name: str, scopes: Sequence[str], *, expires: str | None = None
+        self,
+        name: str,
+        scopes: Sequence[str],
+        *,
+        expires: str | None = None,
+        tenant: str | None = None,
     ) -> d.NewKeyDocument:
         """Create an API key. Its secret is in this answer only.
 
         Args:
             expires: A duration such as ``30d``, after which the key is refused; None: never.
+            tenant: Whose key; another tenant's only for an operator of the installation.
 
         Raises:
-            UsageError: the name is empty or too long, there is no scope, or the duration is wrong.
+            UsageError: the name is empty or too long, there is no scope, the duration is wrong, or
+                the caller may not create keys of that tenant.
         """
+        tenant = tenant or self._tenant
+        if tenant != self._tenant and not self.caller.is_operator:
+            raise UsageError(
+                "a key of another tenant needs a key of the tenant that operates this installation"
+            )
         try:
             lifetime = None if expires is None else parse_duration(expires)
         except ValueError as error:
             raise UsageError(f"expires: {error}") from None
         record, secret = await self.services.api_keys.create(
-            self._tenant,
+            tenant,
             name=name,
             scopes={ApiScope(scope) for scope in scopes},
             by=self._user,

@@ -240,7 +240,7 @@ class Producer:
         spec = JobSpec(
             id=job_id,
             tenant=tenant,
-            app=self.app,
+            app=request.app or self.app,
             request_id=request_id or drawn,
             body_hash=body_hash,
             created_at=self.backend.clock.now(),

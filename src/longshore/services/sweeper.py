@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
+from longshore.core.events.event import EventContext
+from longshore.core.events.types import OperatorActed
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import EnqueueAgain, LeaseEnded
@@ -68,6 +70,8 @@ class Sweeper:
     finish_intent: IntentFinisher
     retention: JobRetention
     worker_registry: WorkerRegistry
+    tenant: str  # whose history gets the repairs of all tenants
+    app: str
     every: timedelta = timedelta(seconds=60)
     dead_worker_check_every: timedelta = timedelta(milliseconds=500)
     skew_margin: timedelta = timedelta(seconds=2)
@@ -119,6 +123,19 @@ class Sweeper:
             self.repairs = before + done
             if done:
                 logger.warning("sweep.repaired", extra=dict(done))
+        if done:
+            with log_and_continue(logger, "repair.failed", repair="report"):
+                detail = ", ".join(f"{kind} {done[kind]}" for kind in sorted(done))
+                await self.backend.events.append(
+                    tenant=self.tenant,
+                    app=self.app,
+                    entity_id=ROLE,
+                    body=OperatorActed(
+                        by=ROLE, action="sweep.repaired", subject=ROLE, detail=detail
+                    ),
+                    context=EventContext(origin=ROLE),
+                    now=self.backend.clock.now(),
+                )
         return done
 
     def _repairs_in_order(self) -> Iterator[Callable[[], Awaitable[None]]]:

@@ -208,7 +208,7 @@ Variable = Annotated[
     checked(_VARIABLE.fullmatch, "{value!r} is not a variable name"),
     checked(
         lambda name: name not in _CREDENTIALS,
-        "{value} is a credential: only the definition of a task can ask for it",
+        "{value} is a credential, which is not passed to every task",
     ),
 ]
 Module = Annotated[
@@ -426,6 +426,8 @@ class AgentSettings:
     """Whether a definition may set bypassPermissions: any tool, without approval."""
     local_repositories: bool = False
     """Whether a definition may name a repository on this machine."""
+    repository_hosts: Annotated[tuple[Host, ...], Listed] = ()
+    """Hosts of the repositories that a definition may name; empty: any host."""
     preload: bool = False
     """Whether workers load the agent SDK at startup instead of with the first agent."""
 

@@ -214,6 +214,8 @@ class Services:
             finish_intent=self.finish_intent,
             retention=self.retention,
             worker_registry=self.worker_registry,
+            tenant=self.settings.tenant,
+            app=self.settings.app,
             every=self.intervals.sweep,
             dead_worker_check_every=self.intervals.dead_worker_check,
             skew_margin=self.settings.worker.skew_margin,
@@ -441,6 +443,7 @@ def agent_config(settings: Settings) -> dict[str, Any]:
         "stallTimeoutMs": int(agent.stall_timeout.total_seconds() * 1000),
         "allowBypass": agent.allow_bypass,
         "localRepositories": agent.local_repositories,
+        "repositoryHosts": agent.repository_hosts,
     }
 
 

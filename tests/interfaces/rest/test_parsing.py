@@ -131,6 +131,27 @@ async def test_a_compressed_body_is_refused(tmp_path: Path) -> None:
         assert answers[0].headers["accept-encoding"] == "identity"
 
 
+@pytest.mark.parametrize("hosts", [["127.0.0.1"], ["*"]])
+@async_test
+async def test_a_request_whose_length_is_ambiguous_is_refused_and_its_connection_closed(
+    hosts: list[str], tmp_path: Path
+) -> None:
+    async with run_server(tmp_path, hosts=hosts) as server:
+        reader, writer = await asyncio.open_connection(*server.address[7:].split(":"))
+        writer.write(
+            b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n"
+            b"Transfer-Encoding: chunked\r\nx-api-key: %b\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+            % server.keys["all"].encode()
+        )
+
+        answer = await reader.read()  # to the end of the connection
+
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b"both Content-Length and Transfer-Encoding" in answer
+
+
 @async_test
 async def test_a_body_of_another_content_type_is_refused(tmp_path: Path) -> None:
     async with run_server(tmp_path) as server:

@@ -134,6 +134,30 @@ async def test_no_route_shows_or_changes_data_of_another_tenant(tmp_path: Path) 
         assert after == before
 
 
+@async_test
+async def test_only_the_operator_of_the_installation_creates_the_first_key_of_a_tenant(
+    tmp_path: Path,
+) -> None:
+    async with run_server(tmp_path) as server:
+        first = {"name": "first", "scopes": ["admin"], "tenant": OTHER}
+
+        created = await server.post("/v1/keys", first)
+
+        headers = {"x-api-key": created.json()["key"]}
+        names = [
+            key["name"] for key in (await server.get("/v1/keys", headers=headers)).json()["keys"]
+        ]
+        assert (created.status_code, names) == (201, ["first"])
+        for tenant in ("third", "default"):
+            answer = await server.post("/v1/keys", {**first, "tenant": tenant}, headers=headers)
+            assert answer.status_code == 400
+            assert "operates this installation" in answer.json()["detail"]
+        assert (await server.post("/v1/keys", first, headers=headers)).status_code == 201
+        submit_only = {"x-api-key": await server.key(ApiScope.SUBMIT)}
+        assert (await server.post("/v1/keys", first, headers=submit_only)).status_code == 403
+        assert (await server.post("/v1/keys", {**first, "tenant": "a/b"})).status_code == 422
+
+
 def _without_names(text: str) -> str:
     """The text of an answer without the names that the other tenant sent itself."""
     for name in ("no definition '{}'", '"name":"{}"', '"requestId":"{}"', "no artifact '{}'"):

@@ -84,6 +84,13 @@ def test_a_task_with_everything_is_read_field_by_field() -> None:
     )
 
 
+def test_a_job_may_name_its_app() -> None:
+    assert read_job(a_job(app="shop"), limit=1).app == "shop"
+    assert read_job(a_job(), limit=1).app is None
+    with pytest.raises(InvalidJob, match=r"app: expected a name"):
+        read_job(a_job(app="a/b"), limit=1)
+
+
 def test_a_job_without_a_budget_may_spend_what_it_will() -> None:
     assert read_job(a_job(), limit=1).budget == NO_BUDGET
     assert read_job(a_job(budget=1.5), limit=1).budget == Budget(usd=1.5)

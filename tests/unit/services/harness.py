@@ -188,6 +188,8 @@ class ServiceHarness:
             "finish_intent": self.finish_intent,
             "retention": JobRetention(backend=self.backend, keep_for=timedelta(0)),
             "worker_registry": self.worker_registry,
+            "tenant": TENANT,
+            "app": "tests",
             **fields,
         }
         return Sweeper(**options)

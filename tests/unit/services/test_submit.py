@@ -58,6 +58,23 @@ async def test_an_accepted_job_has_its_rows_its_event_and_a_message_for_each_roo
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
+async def test_the_app_of_a_job_is_in_its_events_and_those_of_all_its_tasks(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        producer = ServiceHarness(backend).producer
+        document = {"tasks": [make_task("a")], "app": "shop"}
+
+        job_id = (await producer.submit(TENANT, "of the shop", document)).job.id
+        await producer.add_tasks(TENANT, job_id, "more", {"tasks": [make_task("b")]})
+
+        entities = [f"JOB#{job_id}", f"TASK#{job_id}_a", f"TASK#{job_id}_b"]
+        apps = [[e.app for e in await backend.events.history(TENANT, name)] for name in entities]
+        assert apps == [["shop", "shop"], ["shop"], ["shop"]]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
 async def test_a_job_keeps_the_newest_version_of_its_definition(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)

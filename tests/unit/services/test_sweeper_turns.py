@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from longshore.core.events.codec import properties_of
 from longshore.core.tasks.states import TaskState
 from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.services.sweeper import Repairs
@@ -19,6 +20,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
+    TENANT,
     WITH_QUEUE,
     ServiceHarness,
     make_task,
@@ -269,6 +271,32 @@ async def test_repairs_are_logged_by_kind(
         (record,) = [item for item in caplog.records if item.getMessage() == "sweep.repaired"]
         assert (record.leases_ended, record.reenqueued) == (2, 1)
         assert not hasattr(record, "dependents_notified")
+
+
+@pytest.mark.parametrize("kind", WITH_QUEUE)
+@scenario
+async def test_a_sweep_with_repairs_is_an_event_and_one_without_is_none(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"), make_task("c"))
+        for key in "ab":
+            await harness.claim(task_id(key))
+        await lose_messages(harness)
+        harness.clock.advance(TAKEN_OVER_AFTER + MINUTE)
+
+        await harness.sweeper.sweep()
+        await harness.sweeper.sweep()
+
+        (event,) = await backend.events.history(TENANT, "SYSTEM#sweeper")
+        assert event.context.origin == "sweeper"
+        assert properties_of(event) == {
+            "by": "sweeper",
+            "action": "sweep.repaired",
+            "subject": "sweeper",
+            "detail": "leases_ended 2, reenqueued 1",
+        }
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

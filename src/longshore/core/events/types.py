@@ -424,17 +424,25 @@ class HealthSummary:
 
 @value
 class TaskHealthCheck(EventBody):
-    """The health of all running tasks of a tenant at one time."""
+    """The health of all running tasks of a tenant at one time.
+
+    A check of many tasks is several events with the same summary.
+    """
 
     TYPE = "Task Health Check"
 
     summary: HealthSummary
     tasks: tuple[TaskHealth, ...]
+    part: int | None = None  # from 1; None: the only one
+    parts: int | None = None
 
 
 @value
 class OperatorActed(EventBody):
-    """An operator acted on something other than a task or job: created a key, paused a queue."""
+    """An operator acted on something other than a task or job: created a key, paused a queue.
+
+    Also the repairs of a sweep, by the sweeper: of what crashes and lost messages left behind.
+    """
 
     TYPE = "Operator Acted"
 

@@ -46,7 +46,7 @@ _SHOWN_TASKS_OF_CYCLE = 20
 # of a second: a suggestion for each wrong key of a small job, and for the first of a huge one.
 _SUGGESTION_BUDGET = 2_000_000
 
-_JOB_FIELDS = ("tasks", "name", "budget")
+_JOB_FIELDS = ("tasks", "name", "app", "budget")
 MAX_DELAY = timedelta(days=366)
 MAX_ATTEMPTS = 100
 
@@ -72,6 +72,7 @@ class JobRequest:
 
     tasks: tuple[TaskRequest, ...]
     name: str | None = None
+    app: str | None = None
     budget: Budget = NO_BUDGET
 
 
@@ -91,6 +92,7 @@ def read_job(document: Any, *, limit: int, existing: Collection[str] | None = No
         raise InvalidJob([Problem(path="", message="expected an object with a list 'tasks'")])
     reader.reject_unknown(document, _JOB_FIELDS if existing is None else ("tasks",), "")
     name = reader.field(document, "name", "", _read_text)
+    app = reader.field(document, "app", "", read_name)
     budget = reader.field(document, "budget", "", read_budget, NO_BUDGET)
     requests: list[TaskRequest] = []
     if isinstance(tasks := document.get("tasks"), list):
@@ -100,7 +102,7 @@ def read_job(document: Any, *, limit: int, existing: Collection[str] | None = No
         reader.add("tasks", "expected a list of tasks")
     if reader.problems:
         raise InvalidJob(reader.problems)
-    return JobRequest(tasks=tuple(requests), name=name, budget=budget)
+    return JobRequest(tasks=tuple(requests), name=name, app=app, budget=budget)
 
 
 # A time is the only value that ``read_job`` accepts and JSON does not have.

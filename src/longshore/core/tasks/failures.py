@@ -293,10 +293,10 @@ NAMES = _SOCKET_CODES | _inverted(
         ErrorCategory.NOT_FOUND: (
             "ENOENT NOT_FOUND NoSuchKey NoSuchBucket ResourceNotFoundException model_not_found "
             "not_found_error NotFound NotFoundError ResourceNotFound DoesNotExist "
-            "CLINotFoundError FileNotFoundError NotADirectoryError MODULE_NOT_FOUND"
+            "CLINotFoundError FileNotFoundError NotADirectoryError MODULE_NOT_FOUND ImportError"
         ),
         ErrorCategory.PROGRAMMING: (
-            "ProgrammingError RecursionError NotImplementedError ImportError NameError "
+            "ProgrammingError RecursionError NotImplementedError NameError "
             "AttributeError TypeError AssertionError StopIteration StopAsyncIteration SyntaxError "
             "LookupError ArithmeticError RangeError ReferenceError"
         ),
@@ -388,7 +388,8 @@ TEXT_PATTERNS: tuple[tuple[re.Pattern[str], ErrorCategory], ...] = tuple(
             ErrorCategory.PARSE,
         ),
         (
-            r"validation (?:failed|errors?)|invalid (?:input|arguments?|parameters?|request)",
+            r"validation (?:failed|errors?)"
+            r"|invalid (?:input|arguments?|parameters?|request(?: ?id)?)",
             ErrorCategory.VALIDATION,
         ),
         (r"not found|no such file or directory|does not exist", ErrorCategory.NOT_FOUND),

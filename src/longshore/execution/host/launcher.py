@@ -25,7 +25,9 @@ from longshore.execution.protocol import (
     CHANNEL_FD,
     CHANNEL_VARIABLE,
     DEPENDENCIES_VARIABLE,
+    FEEDBACK_VARIABLE,
     INPUT_VARIABLE,
+    PREVIOUS_OUTPUT_VARIABLE,
     TASK_VARIABLE,
 )
 from longshore.execution.slot_page import PAGE_BYTES, SlotPage
@@ -41,6 +43,7 @@ _SPEC_FIELDS = (
 _DEFINITION_FIELDS = ("runner", "isolation", "pty", "options")
 _FOLDER_MODE = 0o700
 _INPUT_FILE, _DEPENDENCIES_FILE = "input.json", "dependencies.json"
+_FEEDBACK_FILE, _PREVIOUS_OUTPUT_FILE = "feedback.txt", "previous_output.json"
 # The workspace of a failed or paused agent task is kept this long, for a resume or a larger budget.
 _STALE_AFTER = timedelta(days=30)
 
@@ -165,12 +168,17 @@ class ProcessRunner:
                 INPUT_VARIABLE: str(folder / _INPUT_FILE),
                 DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES_FILE),
             }
+            if spec.feedback is not None:
+                document["variables"] |= {
+                    FEEDBACK_VARIABLE: str(folder / _FEEDBACK_FILE),
+                    PREVIOUS_OUTPUT_VARIABLE: str(folder / _PREVIOUS_OUTPUT_FILE),
+                }
         if definition.runner is RunnerKind.AGENT:
             document["agent"] = {
                 **self.agent_access,
                 # The workspace outlives the attempts of its task.
                 "workspace": str(self._folder / f"{spec.task_id}.agent"),
-                "repositories": str(self._folder.parent / "repositories"),
+                "repositories": str(self._folder.parent / "repositories" / spec.tenant),
             }
         return document
 
@@ -190,11 +198,14 @@ def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
     folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
     reach("attempt.folder_created")
     if spec.definition.runner is RunnerKind.COMMAND:
-        _write_private(folder / _INPUT_FILE, spec.input)
-        _write_private(folder / _DEPENDENCIES_FILE, dict(spec.dependency_outputs))
+        _write_private(folder / _INPUT_FILE, json.dumps(spec.input))
+        _write_private(folder / _DEPENDENCIES_FILE, json.dumps(dict(spec.dependency_outputs)))
+        if spec.feedback is not None:
+            _write_private(folder / _FEEDBACK_FILE, spec.feedback)
+            _write_private(folder / _PREVIOUS_OUTPUT_FILE, json.dumps(spec.previous_output))
 
 
-def _write_private(path: Path, value: Any) -> None:
+def _write_private(path: Path, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "wb") as file:
-        file.write(json.dumps(value).encode())
+        file.write(text.encode(errors="replace"))

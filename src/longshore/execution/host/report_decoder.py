@@ -40,6 +40,7 @@ _MAX_WAIT_S = 10.0**9
 _LARGE = re.compile(
     rb'\s{0,9}\{\s{0,9}"type"\s{0,9}:\s{0,9}"(?:%b)"' % "|".join(LARGE_MESSAGES).encode()
 )
+_ACTIVITIES = ("step_running", "sdk_query", "waiting")
 _CATEGORIES = {category.value: category for category in ErrorCategory}
 
 
@@ -62,8 +63,9 @@ def decode_report(message: dict[str, Any], *, now: datetime) -> ChildReport | No
     match message:
         case {"type": "activity"}:
             step = message.get("step")
+            kind = message.get("activity")
             activity = Activity(
-                type=_excerpt(message.get("activity", "waiting")),
+                type=kind if kind in _ACTIVITIES else "waiting",
                 step_name=None if step is None else _excerpt(step),
                 timestamp=now,
             )

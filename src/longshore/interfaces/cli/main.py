@@ -72,6 +72,7 @@ COMMANDS = {
     "aws destroy": ("aws", "Delete an AWS deployment"),
     "aws undelivered list": ("aws", "List undelivered events"),
     "aws undelivered replay": ("aws", "Publish undelivered events again"),
+    "aws undelivered discard": ("aws", "Delete undelivered events"),
     "settings": ("doctor", "Show every setting and its origin"),
     "doctor": ("doctor", "Check this installation and its data"),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
@@ -14,6 +14,7 @@ from longshore.errors import LongshoreError
 from longshore.interfaces.rest.auth import RestServices
 from longshore.interfaces.rest.errors import ApiProblem, answer_error
 from longshore.interfaces.rest.middleware import HostCheckMiddleware
+from longshore.interfaces.rest.requests import check_query
 from longshore.interfaces.rest.routes import events, jobs, operators
 
 VERSION = "v1"
@@ -40,6 +41,7 @@ def create_app(services: RestServices, *, hosts: Collection[str], body_bytes: in
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(check_query)],
     )
     app.state.services = services
     app.state.streams = Counter()  # open ones by key

@@ -53,8 +53,8 @@ class HostCheckMiddleware:
                 answered.setdefault("cache-control", "no-store")
             await send(message)
 
-        if (why := self._refusal_reason(headers)) is not None:
-            refusal = problem_response(request_id, ApiProblem(421, "misdirected", why))
+        if (problem := self._problem_of(headers)) is not None:
+            refusal = problem_response(request_id, problem)
             await refusal(scope, receive, send_with_headers)
             return
         try:
@@ -66,6 +66,14 @@ class HostCheckMiddleware:
             detail = f"something broke here; the log has it under {request_id}"
             failure = problem_response(request_id, ApiProblem(500, "internal-error", detail))
             await failure(scope, receive, send_with_headers)
+
+    def _problem_of(self, headers: Headers) -> ApiProblem | None:
+        # Two servers may disagree where such a request ends, so that one reads a second request.
+        if "content-length" in headers and "transfer-encoding" in headers:
+            detail = "the request has both Content-Length and Transfer-Encoding"
+            return ApiProblem(400, "malformed", detail, headers={"connection": "close"})
+        why = self._refusal_reason(headers)
+        return None if why is None else ApiProblem(421, "misdirected", why)
 
     def _refusal_reason(self, headers: Headers) -> str | None:
         if ANY_HOST in self._hosts:

@@ -11,13 +11,16 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, Header, Query, Request
+from fastapi import Depends, Header, Query, Request, params
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from longshore.core.ids import task_id_of
+from longshore.errors import Problem
 from longshore.interfaces.document_files import UnreadableDocument, parse_json
 from longshore.interfaces.rest.errors import ApiProblem
 
@@ -86,6 +89,19 @@ def last_event_id(pattern: str) -> Any:
         pattern=pattern,
         description="The last id that the client received; the stream continues after it.",
     )
+
+
+async def check_query(request: Request) -> None:
+    """Refuse a query parameter that the route does not have."""
+    if request.query_params:
+        fields = get_flat_params(request.scope["route"].dependant)
+        names = [field.alias for field in fields if isinstance(field.field_info, params.Query)]
+        unknown = next((name for name in request.query_params if name not in names), None)
+        if unknown is not None:
+            close = get_close_matches(unknown[:50], names, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            problem = Problem(f"query.{unknown[:50]}", f"there is no such parameter{hint}")
+            raise ApiProblem(422, "invalid", "the request has problems", [problem])
 
 
 def parse_model(model: type[ModelT], document: Any) -> ModelT:

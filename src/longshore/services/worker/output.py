@@ -196,7 +196,7 @@ class AttemptReports:
     async def _log_line(self, kind: str, text: str) -> None:
         shown = text[:_ACTIVITY_CHARACTERS]
         now = self.pump.context.backend.clock.now()
-        self.activity = Activity(type=kind, step_name=shown, timestamp=now)
+        self.activity = Activity(type="step_running", step_name=shown, timestamp=now)
         await self.pump.add(Stream.LOG, f"{kind}: {text}\n".encode(errors="replace"))
 
 

@@ -200,7 +200,11 @@ def list_keys(operations: Admin) -> None:
 
 @operation_route(key_router, Application.create_key, status=201, body=s.KeyRequestDocument)
 def create_key(operations: Admin, document: Body) -> None:
-    """Create a key. Its secret is in this answer only."""
+    """Create a key. Its secret is in this answer only.
+
+    With `tenant` it is a key of that tenant, such as its first one. This needs a key of the tenant
+    that operates the installation.
+    """
 
 
 @operation_route(key_router, Application.revoke_key, 404)
