@@ -46,9 +46,13 @@ class Peaks:
     def sample(self, worker: int) -> None:
         """Take a sample."""
         children = children_of_all()
-        agents = [_sizes(_below(item, children)) for item in _attempts(worker, children)]
+        attempts = _attempts(worker, children)
+        agents = [_sizes(_below(item, children)) for item in attempts]
+        # While processes are listed, one may end and the next start: only those that still have
+        # memory afterwards ran at once.
+        running = [item for item in attempts if _sizes([item])[0]]
         self.samples += 1
-        self.at_once = max(self.at_once, len(agents))
+        self.at_once = max(self.at_once, len(running))
         self.together = max(self.together, sum(pss for pss, _ in agents))
         self.together_rss = max(self.together_rss, sum(rss for _, rss in agents))
         self.single = max([self.single, *(pss for pss, _ in agents)])
