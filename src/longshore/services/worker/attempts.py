@@ -1008,7 +1008,9 @@ class Attempts:
             if not attempt.own_process:  # otherwise it is finished
                 await attempt.reports.pump.finish()
             if attempt.stop_reason is not AttemptStopReason.FENCED:
-                await store_output(self._context, attempt.claimed.task_id, attempt.reports.pump)
+                pump = attempt.reports.pump
+                if not await store_output(self._context, attempt.claimed.task_id, pump):
+                    attempt.stop_reason = AttemptStopReason.FENCED
 
     def child_ended(self, slot: int, ending: ChildEnding) -> None:
         since_ns = dict(self._planner.running()).get(ending.begun or 0, self._now_ns())
