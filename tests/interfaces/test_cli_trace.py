@@ -207,7 +207,7 @@ def test_the_only_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> Non
 
     lines = answer.out.splitlines()
     assert answer.code == ExitCode.OK, answer.err
-    assert lines[0] == f"{entity_id('one_review')}  completed  attempt 1 of 1"
+    assert lines[0] == f"{entity_id('one_review')}  completed  attempt 1 (latest: 1)"
     for expected in (
         r"look  completed",
         r"model +sonnet",

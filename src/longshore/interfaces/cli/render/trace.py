@@ -45,7 +45,7 @@ _MAX_NUMBER = 2**53
 
 def print_trace(trace: Entry, task: TaskDocument, attempt: int) -> None:
     """Print the trace of an attempt."""
-    attempts = Text(f"attempt {attempt} of {task.attempt}", "dim")
+    attempts = Text(f"attempt {attempt} (latest: {task.attempt})", "dim")
     screen.print_title(task.request_id, screen.state_text(task.status), attempts)
     steps = _entries(trace, "steps")
     for step in steps:
