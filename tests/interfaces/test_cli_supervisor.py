@@ -89,8 +89,8 @@ def test_a_worker_alone_logs_to_a_file_too(cli: Cli) -> None:
         (("--processes", "2", "--recycle-at", "noon"), "'noon' is not a time of day"),
         (("--log-format", "xml"), "log_format: "),
         (("--log-file", "/nowhere/at/all.log"), "log_file: '/nowhere/at/all.log' cannot be"),
-        (("--supervisor-fd", "2"), "'--supervisor-fd': must be greater"),
-        (("--supervisor-fd", "999"), "--supervisor-fd 999 is not a socket"),
+        (("--parent-fd", "2"), "'--parent-fd': must be greater"),
+        (("--parent-fd", "999"), "--parent-fd 999 is not a socket"),
     ],
 )
 def test_invalid_options_are_rejected_before_anything_starts(

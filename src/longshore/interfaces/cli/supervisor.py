@@ -165,7 +165,7 @@ class LocalWorkerProcess:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [*program, *arguments, "--supervisor-fd", str(theirs.fileno())],
+                    [*program, *arguments, "--parent-fd", str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
@@ -269,7 +269,7 @@ class SupervisorChannel:
         try:
             self._socket = socket.socket(fileno=descriptor)
         except OSError as error:
-            message = f"--supervisor-fd {descriptor} is not a socket: {error.strerror}"
+            message = f"--parent-fd {descriptor} is not a socket: {error.strerror}"
             raise UsageError(message) from error
         self._socket.setblocking(False)
         # Child processes of the worker do not get it.

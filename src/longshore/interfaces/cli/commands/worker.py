@@ -57,7 +57,7 @@ def worker(
     log_format: Annotated[
         str | None, option("NAME", "Log format: text or json. [default: the setting log_format]")
     ] = None,
-    supervisor_fd: Annotated[
+    parent_fd: Annotated[
         int | None, option("N", "Socket to the supervisor.", min=3, hidden=True)
     ] = None,
 ) -> int:
@@ -86,10 +86,10 @@ def worker(
     if recycle_at and not settings.supervisor.processes:
         raise UsageError("--recycle-at needs --processes: a worker cannot replace itself")
     check_app_modules(settings.worker.app, Path.cwd())
-    if settings.log_file is not None and supervisor_fd is None:
+    if settings.log_file is not None and parent_fd is None:
         log_to_file(settings, settings.log_file)
-    if supervisor_fd is not None or not settings.supervisor.processes:
-        return asyncio.run(_run_worker(settings, supervisor_fd, burst=burst))
+    if parent_fd is not None or not settings.supervisor.processes:
+        return asyncio.run(_run_worker(settings, parent_fd, burst=burst))
     repeated = {"data-dir": options.data_dir, "tenant": options.tenant, **asdict(tasks)}
     arguments = [
         *(f"--{name}={item}" for name, value in repeated.items() for item in _items(value)),
@@ -106,8 +106,8 @@ def _items(value: object) -> Sequence[object]:
     return () if value is None else (value,)
 
 
-async def _run_worker(settings: Settings, supervisor_fd: int | None, *, burst: bool) -> int:
-    channel = None if supervisor_fd is None else SupervisorChannel(supervisor_fd)
+async def _run_worker(settings: Settings, parent_fd: int | None, *, burst: bool) -> int:
+    channel = None if parent_fd is None else SupervisorChannel(parent_fd)
     with contextlib.nullcontext() if channel is None else contextlib.closing(channel):
         async with open_command_services(settings) as services, services.worker_group() as group:
             signals = _listen(group, settings, channel)
