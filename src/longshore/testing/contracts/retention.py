@@ -21,6 +21,7 @@ from longshore.core.tasks.states import TaskState
 from longshore.errors import VersionConflict
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, Stream
+from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import (
     TENANT,
     an_intent,
@@ -37,6 +38,8 @@ from longshore.testing.contracts.suite import START, TICK, PortContract, clause,
 
 SECOND = timedelta(seconds=1)
 UNTIL = START + timedelta(days=1)
+OTHER_EVENTS_AGE = timedelta(days=30)
+"""For backends that remove old events without a job by themselves."""
 _ENDED_BY = START + SECOND
 
 
@@ -139,9 +142,10 @@ class RetentionContract(PortContract):
     ) -> None:
         await _ended_job(backend, "job-kept")
         for number in range(200):
-            await _ended_job(backend, f"job-{number}")
+            now = START + (number + 1) * timedelta(milliseconds=4)
+            await _ended_job(backend, f"job-{number}", now=now)
         before = await backend.events.query(TENANT, limit=1000)
-        await _ended_job(backend, "job-last")
+        await _ended_job(backend, "job-last", now=_ENDED_BY)
         rest = before.cursors[len(before.items) // 2]
 
         assert len(await _remove(backend, *(f"job-{number}" for number in range(200)))) == 200
@@ -162,7 +166,7 @@ class RetentionContract(PortContract):
         cursor = (await backend.events.query(TENANT)).cursors[-1]
 
         assert await _remove(backend, "job-one") == ["job-one"]
-        await _job(backend, "job-two")
+        await _job(backend, "job-two", now=_ENDED_BY)
         new = await backend.events.query(TENANT, cursor=cursor)
         everything = await backend.events.query(TENANT)
 
@@ -172,7 +176,7 @@ class RetentionContract(PortContract):
     @clause
     async def test_the_id_of_a_removed_job_is_not_used_again(self, backend: Backend) -> None:
         await _ended_job(backend, "job-one")
-        created, task = new_job("job-one"), new_task("b", job_id="job-one")
+        created, task = new_job("job-one"), new_task("a", job_id="job-one")
         assert not await backend.require_retention().is_removed("job-one")
 
         await _remove(backend, "job-one")
@@ -183,7 +187,7 @@ class RetentionContract(PortContract):
         assert await backend.require_retention().is_removed("job-one")
         assert not await backend.require_retention().is_removed("job-two")
         assert await backend.ledger.get_job("job-one") is None
-        assert await backend.ledger.get_task("job-one_b") is None
+        assert await backend.ledger.get_task("job-one_a") is None
 
     @clause
     async def test_late_output_of_a_removed_job_is_not_stored(self, backend: Backend) -> None:
@@ -196,7 +200,7 @@ class RetentionContract(PortContract):
 
     @clause
     async def test_a_tombstone_goes_at_its_time_with_what_was_stored_late(
-        self, backend: Backend
+        self, backend: Backend, clock: FakeClock
     ) -> None:
         await _ended_job(backend, "job-one")
         await _remove(backend, "job-one")
@@ -205,6 +209,7 @@ class RetentionContract(PortContract):
 
         early = await backend.require_retention().remove_remains(now=UNTIL - SECOND, limit=10)
         was_removed = await backend.require_retention().is_removed("job-one")
+        clock.advance(UNTIL + TICK - START)
         in_time = await backend.require_retention().remove_remains(now=UNTIL + TICK, limit=10)
 
         assert (early, was_removed, in_time) == (0, True, 1)
@@ -212,6 +217,46 @@ class RetentionContract(PortContract):
         assert await backend.blobs.list_keys("") == []
         await _ended_job(backend, "job-one")
         assert await _ended(backend) == ["job-one"]
+
+    @clause
+    async def test_old_events_without_a_job_are_removed(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        """A backend may be built with their age, which is that of this clause."""
+        await _ended_job(backend, "job-one")
+        for second in range(3):
+            await append_event(backend, now=START + second * SECOND)
+        cursor = (await backend.events.query(TENANT)).cursors[-1]
+        clock.advance(OTHER_EVENTS_AGE)
+        new = await append_event(backend, now=clock.now())
+        clock.advance(2 * SECOND)
+
+        port, before = backend.require_retention(), clock.now() - OTHER_EVENTS_AGE
+        while await port.remove_other_events(before=before, limit=2) == 2:
+            pass
+        following = await append_event(backend, now=clock.now())
+        everything = await backend.events.query(TENANT)
+        later = await backend.events.query(TENANT, cursor=cursor)
+
+        assert await backend.events.history(TENANT, new.entity) == [new, following]
+        assert following.sequence == 5
+        assert _jobs_of(everything.items) == {"job-one"}
+        assert [event for event in everything.items if event.entity == new.entity] == [
+            *(new, following)
+        ]
+        assert list(later.items) == [new, following]
+
+    @clause
+    async def test_the_last_event_of_an_entity_continues_its_sequence(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await append_event(backend)
+        clock.advance(2 * OTHER_EVENTS_AGE)
+
+        port = backend.require_retention()
+        await port.remove_other_events(before=clock.now() - OTHER_EVENTS_AGE, limit=10)
+
+        assert (await append_event(backend, now=clock.now())).sequence == 2
 
     @clause
     async def test_of_a_resume_and_a_removal_one_is_refused(self, backend: Backend) -> None:
@@ -256,15 +301,23 @@ async def _job(
     *,
     total: int = 1,
     tenant: str = TENANT,
+    now: datetime = START,
     intent: Intent | None = None,
     requires_review: bool = False,
 ) -> tuple[JobRow, TaskRow]:
     """A job of which a worker holds the first task."""
-    change = new_job(job_id, tenant=tenant, intent=intent)
+    change = new_job(job_id, now=now, tenant=tenant, intent=intent)
     row = await commit_job(backend, replace(change, row=replace(change.row, total=total)))
-    created = new_task("a", job_id=job_id, number=0, tenant=tenant, requires_review=requires_review)
+    created = new_task(
+        "a",
+        job_id=job_id,
+        number=0,
+        now=now,
+        tenant=tenant,
+        requires_review=requires_review,
+    )
     pending = await commit(backend, created)
-    return row, await commit(backend, claim(pending))
+    return row, await commit(backend, claim(pending, now=now))
 
 
 def _succeeded(row: TaskRow) -> c.Complete:
@@ -295,9 +348,9 @@ async def _ended_job(
     tenant: str = TENANT,
     fails: bool = False,
 ) -> JobRow:
-    row, task = await _job(backend, job_id, tenant=tenant)
+    row, task = await _job(backend, job_id, tenant=tenant, now=now)
     command = _failed(task) if fails else _succeeded(task)
-    ended = await commit(backend, apply_command(task, command))
+    ended = await commit(backend, apply_command(task, command, now=now))
     return await commit_job(backend, apply_job_command(row, _recorded(ended), now=now))
 
 

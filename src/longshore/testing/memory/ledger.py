@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack
 
 from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event
+from longshore.core.events.types import EntityType
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Wake
@@ -152,6 +153,21 @@ class MemoryStore:
             None if event is not None and event.entity in entities else event
             for event in self.events
         ]
+
+    def remove_other_events(self, before: datetime, limit: int) -> int:
+        """Remove old events of entities without a row, but not the last of an entity."""
+        old = [
+            (position, event)
+            for position, event in enumerate(self.events)
+            if event is not None
+            and event.entity_type not in (EntityType.TASK, EntityType.JOB)
+            and event.at <= before
+            and event.sequence < max(self._by_entity[event.tenant, event.entity])
+        ]
+        for position, event in old[:limit]:
+            self.events[position] = None
+            del self._by_entity[event.tenant, event.entity][event.sequence]
+        return len(old[:limit])
 
     async def wait_for_wake(self, worker_id: str) -> None:
         await self.row_waiters.wait_until(lambda: True if worker_id in self._wakeups else None)
