@@ -152,7 +152,6 @@ class ApplicationServices(Protocol):
         ...
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactContent:
     """A stored file: its size in bytes, and its content in chunks."""

@@ -160,7 +160,7 @@ def test_tables_are_what_the_adapters_expect_encrypted_and_kept(full: dict[str, 
     expiring = {
         name for name, item in tables.items() if "TimeToLiveSpecification" in item["Properties"]
     }
-    assert expiring == {names.events, names.output}
+    assert expiring == {names.events, names.ledger}
 
 
 def test_every_queue_and_priority_has_its_numbers_and_its_dead_letters(

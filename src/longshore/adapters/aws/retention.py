@@ -48,7 +48,6 @@ from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.adapters.aws.names import EVENT_INDEXES, STATE_INDEX, Names
 from longshore.adapters.aws.tables import FIRST_KEY, LAST_KEY, Query, Table, new_token
 from longshore.adapters.shared import codec
-from longshore.adapters.shared.failpoints import reach
 from longshore.core.documents import job_blob_prefixes
 from longshore.core.events.types import EntityType
 from longshore.core.tasks.rows import JobRow
@@ -203,7 +202,6 @@ class DynamoRetention:
         )
         if existing is not None and existing.get("change") != token:
             return False
-        reach("retention.job_removed")
         await self._remove_rows(job.id, until)
         return True
 
@@ -227,7 +225,6 @@ class DynamoRetention:
         await self._delete_events(EntityType.TASK, task_id)
         if is_tombstone(item):
             return
-        reach("retention.parts_removed")
         expires_at = codec.from_us(until) + _TTL_SLACK
         await self._ledger_table.update(
             key_of(task_id),
@@ -284,7 +281,6 @@ class DynamoRetention:
 
         await _gather(remove_rest, due)
         await self._remove_blobs(map(id_of, due))
-        reach("retention.blobs_removed")
         await _gather(settle, due)
         return len(due)
 
