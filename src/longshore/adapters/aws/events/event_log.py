@@ -137,12 +137,10 @@ class DynamoEventLog:
             await self._events_table.put(item, condition="attribute_not_exists(#PK)")
 
     def _item(self, event: Event) -> Item:
-        expires = self._retention is not None and event.entity_type not in _WITH_ROWS
-        document = to_wire(
-            event,
-            environment=self._environment,
-            ttl_at=event.at + self._retention if expires else None,
-        )
+        ttl_at = None
+        if self._retention is not None and event.entity_type not in _WITH_ROWS:
+            ttl_at = event.at + self._retention
+        document = to_wire(event, environment=self._environment, ttl_at=ttl_at)
         document["receivedAt"] = to_ms(self._clock.now())
         for number in ALL_INDEXES - self._indexes:
             del document[f"GSI{number}PK"], document[f"GSI{number}SK"]
