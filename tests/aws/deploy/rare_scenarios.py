@@ -333,7 +333,7 @@ def _run_retention(scenarios: RareScenarios) -> None:
         installation.deliver_all()
         installation.run(partial(_add_parts, job))
         asyncio.run(_remove_as(scenarios, role))
-        assert not installation.blobs("jobs/")
+        assert not installation.blobs(f"jobs/{job}/")
         assert installation.run(lambda all_, job=job: all_.backend.ledger.get_job(job)) is None
 
 
