@@ -144,11 +144,19 @@ class MemoryStore:
     def remove(self, job: JobRow, rows: Sequence[TaskRow]) -> None:
         """Remove an ended job with its tasks and their events."""
         del self.jobs[job.id]
+        self.remove_tasks(rows)
+        self._remove_events(job.spec.tenant, {f"JOB#{job.id}"})
+
+    def remove_tasks(self, rows: Sequence[TaskRow]) -> None:
+        """Remove tasks of one job with their events."""
         for row in rows:
             del self.tasks[row.id]
-        entities = {f"JOB#{job.id}", *(f"TASK#{row.id}" for row in rows)}
+        if rows:
+            self._remove_events(rows[0].spec.tenant, {f"TASK#{row.id}" for row in rows})
+
+    def _remove_events(self, tenant: str, entities: Collection[str]) -> None:
         for entity in entities:
-            self._by_entity.pop((job.spec.tenant, entity), None)
+            self._by_entity.pop((tenant, entity), None)
         self.events = [
             None if event is not None and event.entity in entities else event
             for event in self.events
