@@ -17,11 +17,14 @@ from longshore.adapters.aws.blobs import S3BlobStore
 from longshore.adapters.aws.client import AwsClient, AwsResponse
 from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.lambda_records import DynamoChangeStream
+from longshore.adapters.aws.ledger.items import key_of
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.output_log import DynamoOutputLog
 from longshore.adapters.aws.retention import DynamoRetention
 from longshore.adapters.shared import codec
+from longshore.audit.audit import audit
+from longshore.audit.dynamo_reader import InstallationNames, read_snapshot
 from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
@@ -308,3 +311,31 @@ async def test_what_comes_late_goes_with_the_tombstone(installation: Installatio
 
     assert len(before) == len(late) + 1
     assert await installation.left() == []
+
+
+@retention_scenario
+async def test_the_auditor_takes_tombstones_for_removed_jobs(installation: Installation) -> None:
+    names = installation.names
+    tables = InstallationNames(names.ledger, names.events, names.output, names.bucket)
+
+    async def subjects() -> set[str]:
+        snapshot = await read_snapshot(installation.aws.call, tables, pauses=())
+        return {violation.subject for violation in audit(snapshot)}
+
+    await installation.create_job()
+    dying = installation.retention(DyingAws(installation.aws, 1))
+    with suppress(BackendUnavailable):
+        await installation.remove(dying)
+    # Its tasks have rows.
+    while_it_is_removed = await subjects()
+    await installation.retention().remove_remains(now=START, limit=10)
+    afterwards = await subjects()
+    await installation.aws.call(
+        *("dynamodb", "put_item"),
+        TableName=names.ledger,
+        Item=encode_item({**key_of(f"{JOB_ID}_c"), "v": 1, "row": b"left over"}),
+        alters=True,
+    )
+
+    assert while_it_is_removed == afterwards == set()
+    assert f"{JOB_ID}_c" in "".join(await subjects())
