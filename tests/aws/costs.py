@@ -25,7 +25,7 @@ from tests.unit.services import virtual_time
 from tests.unit.services.harness import ServiceHarness, make_task
 
 SOON = timedelta(seconds=2)
-_KEPT = timedelta(days=10)
+_RETENTION = timedelta(days=10)
 LOAD = 40
 """The number of concurrent jobs, which share the costs of batches."""
 
@@ -152,9 +152,9 @@ async def cost_of(
 
 async def _remove_jobs(stage: ServiceHarness) -> None:
     """Remove all jobs, and at last their tombstones."""
-    retention = JobRetention(backend=stage.backend, keep_for=_KEPT)
+    retention = JobRetention(backend=stage.backend, keep_for=_RETENTION)
     for _ in range(2):
-        stage.clock.advance(_KEPT)
+        stage.clock.advance(_RETENTION)
         await retention.remove_expired()
 
 

@@ -52,5 +52,5 @@ async def test_a_removal_stays_within_its_budget(tmp_path: Path) -> None:
     assert wide.ledger < 1.5
     # As many as they took to write.
     assert alone.history == 10
-    # One listing for each of three folders and each step, whatever the number of jobs.
+    # One listing for each of three folders and each step, for all jobs together.
     assert alone.requests["s3.list_objects_v2"] <= 3 * 4

@@ -170,9 +170,9 @@ def _takes_folder(tmp_path: Path) -> None: ...
 
 async def _run(scenario: Callable[..., Coroutine[Any, Any, None]], folder: Path) -> None:
     clock = FakeClock(START)
-    found: list[tuple[AwsClient, Names]] = []
-    async with retention_backend(folder, clock, lambda *client: found.append(client)) as backend:
-        await scenario(Installation(backend, *found[0], clock))
+    opened: list[tuple[AwsClient, Names]] = []
+    async with retention_backend(folder, clock, lambda *client: opened.append(client)) as backend:
+        await scenario(Installation(backend, *opened[0], clock))
 
 
 @retention_scenario
@@ -262,8 +262,8 @@ async def test_keys_that_a_batch_leaves_over_are_deleted_again(installation: Ins
 
 @retention_scenario
 async def test_blobs_of_jobs_are_found_along_one_listing(installation: Installation) -> None:
-    kept = [key for number in range(5) for key in blob_keys(f"job-{number}k")]
-    for key in kept:
+    others = [key for number in range(5) for key in blob_keys(f"job-{number}k")]
+    for key in others:
         await installation.backend.blobs.put(key, b"x")
     for number in range(5):
         await installation.create_job(f"job-{number}")
@@ -279,7 +279,7 @@ async def test_blobs_of_jobs_are_found_along_one_listing(installation: Installat
         await few.remove_remains(now=START, limit=10)
 
     assert requests == 3
-    assert sorted(await installation.backend.blobs.list_keys("")) == sorted(kept)
+    assert sorted(await installation.backend.blobs.list_keys("")) == sorted(others)
 
 
 @retention_scenario

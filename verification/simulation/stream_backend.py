@@ -68,9 +68,11 @@ class StreamStore(MemoryStore):
 
     def save(self, events: Iterable[Event]) -> None:
         """Add missing events to the history."""
-        # What comes after the removal of its job goes with the tombstone, and nobody looks for it.
-        kept = [event for event in events if split_task_id(event.entity_id)[0] not in self.removed]
-        fresh = self.unrecorded(kept)
+        # What comes after the removal of its job goes with the tombstone.
+        wanted = [
+            event for event in events if split_task_id(event.entity_id)[0] not in self.removed
+        ]
+        fresh = self.unrecorded(wanted)
         for event in fresh:
             self.commit_positions.setdefault(event.id, len(self.commit_positions) + 1)
         super().record(fresh)

@@ -11,8 +11,8 @@ A task loses its row last, so a process that dies leaves tasks that are found ag
 done, blobs too, the tombstone of the job is due in the index by state, and the sweeper continues.
 
 All tombstones of a job have one ``until``. At that time the sweeper deletes that of the job, with
-what was stored late. Those of its tasks have a ``ttl``: DynamoDB deletes them some days later, and
-nobody pays for that. Until then an expired one counts as deleted.
+what was stored late. Those of its tasks have a ``ttl``: DynamoDB deletes them some days later, at
+no cost. Until then an expired one counts as deleted.
 
 **Cost.** In write units: 8 for a job (its tombstone, its entry in the index by state, which moves
 twice, and the deletion) and 1 more with a name; 1 for a task, 2 if it failed; 2 for each event; 1
