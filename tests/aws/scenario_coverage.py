@@ -93,6 +93,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "task_queue:SqsTaskQueue.delay#2",
     ),
     "output_that_is_repeated_and_large": (
+        "output_log:DynamoOutputLog._is_removed",
         "output_log:DynamoOutputLog._page",
         "tables:Table.page",
         "output_log:DynamoOutputLog._put",
@@ -102,6 +103,21 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
     "a_budget_that_two_spend_from": (
         "config_stores:DynamoBudgets.get",
         "config_stores:DynamoBudgets.commit",
+    ),
+    "a_job_that_is_removed": (
+        "blobs:S3BlobStore.delete_many",
+        "retention:DynamoRetention._delete_batch",
+        "retention:DynamoRetention._delete_events",
+        "retention:DynamoRetention._due_tombstones",
+        "retention:DynamoRetention._has_ended",
+        "retention:DynamoRetention._remove",
+        "retention:DynamoRetention._remove_rows",
+        "retention:DynamoRetention._remove_task",
+        "retention:DynamoRetention._remove_task#2",
+        "retention:DynamoRetention._settle",
+        "retention:DynamoRetention._settle#2",
+        "retention:DynamoRetention._state_keys",
+        "retention:DynamoRetention.is_removed",
     ),
     "a_stage_that_is_deployed_inspected_and_destroyed": (
         "deployment:CloudFormationDeployment._empty_bucket",

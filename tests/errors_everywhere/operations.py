@@ -119,5 +119,5 @@ async def _collect(items: AsyncIterator[Any]) -> list[Any]:
 
 def _application(harness: ErrorHarness) -> Application:
     used: Any = {name: getattr(harness.faulty, name) for name in _USED}
-    services = SimpleNamespace(**used, environment="test", events_ttl_days=0)
+    services = SimpleNamespace(**used, environment="test")
     return Application(services, Caller(tenant=TENANT, name="ann"))

@@ -4,6 +4,7 @@ from tests.planting import Argument, Condition, Replace, Value
 from tests.simulation.task_bugs import Bug
 
 _PORT = "testing.memory.retention:MemoryRetention"
+_STREAM_PORT = "verification.simulation.stream_backend:StreamRetention"
 
 RETENTION_BUGS = (
     Bug(
@@ -30,5 +31,23 @@ RETENTION_BUGS = (
         "output that comes after the removal is stored",
         at="testing.memory.logs:MemoryOutputLog.append",
         do=Condition("removed", False),
+    ),
+    Bug(
+        "a job is removed although it was resumed after it was read",
+        at=f"{_STREAM_PORT}.remove_jobs",
+        do=Condition("!=", "job is None"),
+        profile="aws",
+    ),
+    Bug(
+        "what a process that died in a removal has left is not found",
+        at=f"{_STREAM_PORT}.remove_remains",
+        do=Replace("list()", "[]"),
+        profile="aws",
+    ),
+    Bug(
+        "the sweeper on AWS removes a job whose age is that of its creation",
+        at=f"{_PORT}._has_ended",
+        do=Replace("updated_at", "job.spec.created_at"),
+        profile="aws",
     ),
 )

@@ -167,6 +167,7 @@ class CrashClient:
                 )
             )
         await port.remove_remains(now=now(), limit=10)
+        await port.remove_other_events(before=now() - timedelta(days=1), limit=10)
         self._record_answer("job removed")
 
     async def _has_started(self, key: str) -> bool:

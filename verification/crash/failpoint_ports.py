@@ -18,7 +18,7 @@ WRITE_CALLS: Final[dict[str, tuple[str, ...]]] = {
     "definitions": ("put", "delete"),
     "keys": ("add", "revoke"),
     "budgets": ("commit",),
-    "retention": ("remove_jobs", "remove_remains"),
+    "retention": ("remove_jobs", "remove_remains", "remove_other_events"),
 }
 """The writing calls of each port, by the port's name in a backend."""
 PACKAGE_FAILPOINTS: Final = (

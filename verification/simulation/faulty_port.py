@@ -34,6 +34,7 @@ from verification.simulation.faults import Fault, FaultProfile
 from verification.simulation.faulty_delivery import FaultyQueue, LateEvents
 from verification.simulation.monitor import Monitor, QueueProcess
 from verification.simulation.simulation import TENANT, Simulation
+from verification.simulation.stream_backend import StreamRetention
 from verification.simulation.workload import ActionKind
 
 _PORTS = (
@@ -470,6 +471,9 @@ class FaultyPort:
         return removed
 
     async def _remove_jobs(self, job_ids: Sequence[str], **keywords: Any) -> list[str]:
+        if isinstance(self._port, StreamRetention):
+            on_removed = self._monitor.on_removed
+            return await self._port.remove_jobs(job_ids, on_removed=on_removed, **keywords)
         ledger = self._simulation.backend.ledger
         jobs = {job_id: await ledger.get_job(job_id) for job_id in job_ids}
         tasks = {job_id: await ledger.list_tasks(TENANT, job_id=job_id) for job_id in job_ids}

@@ -35,6 +35,7 @@ from verification.simulation.functions import LambdaFunctions
 from verification.simulation.loop import VirtualLoop
 from verification.simulation.processes import Fleet, Machine, Process
 from verification.simulation.simulation import TENANT, Simulation, TraceEntry, Violation
+from verification.simulation.stream_backend import StreamRetention
 from verification.simulation.workload import QUEUES, Action, ActionKind, draw_actions
 
 # Longer than every backoff, delay, lease and late answer together.
@@ -148,7 +149,7 @@ class _Run:
         self._length = rng.choice((30.0, 60.0, 120.0))
         settings, intervals = _settings(rng)
         retention_rng = Random(f"{scenario.seed}/retention")
-        if not aws and retention_rng.random() < _RETENTION_CHANCE:
+        if retention_rng.random() < _RETENTION_CHANCE:
             keep_for = timedelta(seconds=retention_rng.choice((2, 10, 40)))
             settings = replace(settings, retention=RetentionSettings(jobs=keep_for))
         self._simulation = Simulation(
@@ -309,6 +310,8 @@ class _Run:
             self._simulation.backend.retention,
         )
         if retention is not None and await retention.ended_jobs(ended_by=now, limit=1):
+            return False
+        if isinstance(retention, StreamRetention) and retention.unfinished:
             return False
         return not (
             await ledger.open_intents(limit=1)

@@ -92,7 +92,8 @@ class Simulation:
         self.clock = SimulationClock()
         self.writes_refused_until = 0.0
         if profile is FaultProfile.AWS:
-            self.backend = make_stream_backend(self.clock, self.faults, self.random_for("bus"))
+            bus, removals = self.random_for("bus"), self.random_for("removals")
+            self.backend = make_stream_backend(self.clock, self.faults, bus, removals)
         else:
             self.backend = memory_backend(self.clock, atomic=atomic)
             observe_commits(self.backend)

@@ -52,7 +52,7 @@ def audit(store: StoreSnapshot) -> list[Violation]:
         for law in _CHECKS:
             violations.update(law(case))
     for (_, entity), events in others.items():
-        violations.update(
-            check_sequences(entity, sorted(events, key=attrgetter("sequence", "position")))
-        )
+        ordered = sorted(events, key=attrgetter("sequence", "position"))
+        # Old events of an entity without a row are removed.
+        violations.update(check_sequences(entity, ordered, after=ordered[0].sequence - 1))
     return sorted(violations)

@@ -1,4 +1,4 @@
-"""Retention: removes whole jobs some time after their end."""
+"""Retention: removes whole jobs some time after their end, and old events that have no job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class Retention(Protocol):
 
     The first step is one commit: it removes the rows, events and output of a job and leaves a
     *tombstone*. The second step removes what nothing refers to any more, its blobs. A tombstone
-    keeps the id of the job: while it exists, no job or task with this id can be created.
+    keeps the id of the job: while it exists, no job with this id and no task that the job had can
+    be created.
 
     A job has ended when nothing of it can still run: it is not running, its last event was emitted
     and recorded, no intent is open, and each of its tasks has ended or waits for one that failed.
@@ -49,6 +50,16 @@ class Retention(Protocol):
         When a tombstone goes, blobs that were stored after the removal go with it.
 
         Returns how many jobs this call was about; 0: nothing is left to do.
+        """
+        ...
+
+    async def remove_other_events(self, *, before: datetime, limit: int) -> int:
+        """Remove old events of entities without a row, such as queues and the health check.
+
+        The last event of an entity may stay. A backend that is built with the age of these events
+        may remove them by itself, at that age.
+
+        Returns how many were removed; fewer than the limit: nothing is left to do.
         """
         ...
 

@@ -151,11 +151,6 @@ class ApplicationServices(Protocol):
         """The deployment environment, part of every event document."""
         ...
 
-    @property
-    def events_ttl_days(self) -> int:
-        """How long the event store keeps events; 0: forever."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactContent:
@@ -494,7 +489,6 @@ class Application:
             event,
             properties,
             environment=self.services.environment,
-            ttl_days=self.services.events_ttl_days,
         )
 
     # Artifacts, output, events ------------------------------------------------------------------

@@ -873,15 +873,10 @@ def output_chunk_document(job_id: str, key: str, chunk: OutputChunk) -> OutputCh
 
 
 def event_document(
-    event: Event, properties: Mapping[str, Any], *, environment: str, ttl_days: int
+    event: Event, properties: Mapping[str, Any], *, environment: str
 ) -> EventDocument:
-    """An event with its whole properties.
-
-    Args:
-        ttl_days: How long the event store keeps events; 0: forever.
-    """
-    ttl_at = event.at + timedelta(days=ttl_days) if ttl_days else None
-    fields = to_wire(event, environment=environment, ttl_at=ttl_at)
+    """An event with its whole properties."""
+    fields = to_wire(event, environment=environment)
     return msgspec.convert({**fields, "properties": properties}, EventDocument)
 
 

@@ -28,10 +28,12 @@ class JobRetention:
 
     Args:
         keep_for: How long a job is kept after its end; zero: until an operator removes it.
+        keep_other_events_for: How long events without a job are kept; zero: forever.
     """
 
     backend: Backend
     keep_for: timedelta
+    keep_other_events_for: timedelta = timedelta(0)
 
     async def remove_expired(self) -> None:
         """Remove jobs that have been kept long enough; what is left is for the next call."""
@@ -44,6 +46,7 @@ class JobRetention:
             progress = await self._remove_some(self.keep_for) if self.keep_for else 0
             # Also of jobs that an operator or a process that died has removed.
             progress += await self._remove_remains()
+            progress += await self._remove_other_events()
 
     async def prune(
         self, tenant: str, older_than: timedelta, *, dry_run: bool = False
@@ -81,6 +84,13 @@ class JobRetention:
         removed = await port.remove_jobs(ids, ended_by=ended_by, remember_until=now + memory)
         logger.info("jobs.removed", extra={"jobs": len(removed)})
         return len(removed)
+
+    async def _remove_other_events(self) -> int:
+        if not self.keep_other_events_for:
+            return 0
+        before = self.backend.clock.now() - self.keep_other_events_for
+        port = self.backend.require_retention()
+        return await port.remove_other_events(before=before, limit=AT_ONCE)
 
     async def _remove_remains(self) -> int:
         now = self.backend.clock.now()

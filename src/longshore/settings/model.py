@@ -355,11 +355,14 @@ class SizesSettings:
 
 @section
 class RetentionSettings:
-    """How long ended jobs are kept. Not on AWS, where `aws.keep_events` limits events."""
+    """How long ended jobs and other events are kept."""
 
     jobs: Duration = setting(90 * _DAY, _ZERO, 10 * _YEAR)
     """Time after its end at which a job is removed, with all that belongs to it; 0: never. Its
     request id is remembered for as long again, and for a day at least."""
+    other_events: Duration = setting(90 * _DAY, _ZERO, 10 * _YEAR)
+    """Age at which events that belong to no job are removed, such as those of queues, of operators
+    and of the health check; 0: never. The last event of each stays."""
 
 
 @section
@@ -468,10 +471,6 @@ class AwsSettings:
     """Endpoint of an AWS emulator, for tests."""
     shards: int = setting(4, 1, 256)
     """Partitions that index keys are spread over; can be raised, but never lowered."""
-    keep_events: Duration = setting(_ZERO, _ZERO, 10 * _YEAR)
-    """How long DynamoDB keeps events; 0: forever."""
-    keep_output: Duration = setting(30 * _DAY, _ZERO, 10 * _YEAR)
-    """How long DynamoDB keeps output; 0: forever."""
     functions: bool = True
     """Whether Lambda functions dispatch and sweep, as `longshore aws deploy` sets up; otherwise
     workers do."""

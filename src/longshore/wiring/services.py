@@ -200,7 +200,12 @@ class Services:
 
     @cached_property
     def retention(self) -> JobRetention:
-        return JobRetention(backend=self.backend, keep_for=self.settings.retention.jobs)
+        retention = self.settings.retention
+        return JobRetention(
+            backend=self.backend,
+            keep_for=retention.jobs,
+            keep_other_events_for=retention.other_events,
+        )
 
     @cached_property
     def sweeper(self) -> Sweeper:
@@ -252,11 +257,6 @@ class Services:
             every=self.settings.health.every,
             thresholds=self.settings.health,
         )
-
-    @property
-    def events_ttl_days(self) -> int:
-        """How long AWS keeps events, for their ``ttl``."""
-        return self.settings.aws.keep_events.days if self.settings.backend == "aws" else 0
 
     def application(
         self, caller: Caller | None = None, *, poll: timedelta = POLL_INTERVAL

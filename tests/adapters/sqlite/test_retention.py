@@ -114,6 +114,29 @@ async def test_a_row_of_the_feed_stays_with_the_last_of_its_jobs(tmp_path: Path)
     assert [event.entity_id for event in others.items] == ["default"]
 
 
+@scenario
+async def test_events_without_a_job_leave_nothing_but_the_last_of_each_entity(
+    tmp_path: Path,
+) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        for second in range(200):
+            now = START + timedelta(seconds=second)
+            await append_event(backend, tenant=TENANT, queue=f"queue-{second % 2}", now=now)
+        before = START + timedelta(seconds=150)
+        port = backend.require_retention()
+        removed = [await port.remove_other_events(before=before, limit=100) for _ in range(3)]
+        half = select(tmp_path, "SELECT count(*) FROM feed")
+        check_audit(tmp_path)
+        await port.remove_other_events(before=START + DAY, limit=1000)
+
+    assert removed == [100, 51, 0]
+    assert half == 49
+    counts = [select(tmp_path, f"SELECT count(*) FROM {name}") for name in ("other_events", "feed")]  # noqa: S608
+    assert counts == [2, 2]
+    assert select(tmp_path, "SELECT count(*) FROM feed_types") == 1
+    check_audit(tmp_path)
+
+
 @pytest.mark.parametrize("committed", [False, True])
 @scenario
 async def test_files_of_blobs_are_removed_also_after_a_crash_beside_the_commit(

@@ -1,5 +1,6 @@
 """Jobs are removed whole, some time after their end, and their request ids are remembered."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from longshore.errors import BackendUnavailable, JobRemoved, NotFound, UsageError
 from longshore.services import retention
 from longshore.services.retention import JobRetention
+from longshore.testing.contracts.samples import append_event
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (
     BACKENDS,
@@ -149,6 +151,31 @@ async def test_an_operator_removes_old_jobs_of_the_own_tenant_in_several_calls(
         rest = await backend.ledger.list_jobs(TENANT)
         assert [row.id for row in rest.items] == [job_id("running")]
         assert len((await backend.ledger.list_jobs("other")).items) == 1
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_the_sweeper_removes_old_events_that_belong_to_no_job(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        for _ in range(2):
+            await append_event(backend, tenant=TENANT, now=harness.clock.now())
+        job_retention = replace(
+            retention_of(harness), keep_for=timedelta(0), keep_other_events_for=RETENTION
+        )
+        sweeper = harness.build_sweeper(retention=job_retention)
+
+        harness.clock.advance(RETENTION - SECOND)
+        await sweeper.sweep()
+        early = await backend.events.history(TENANT, "QUEUE#default")
+        harness.clock.advance(2 * SECOND)
+        await sweeper.sweep()
+        late = await backend.events.history(TENANT, "QUEUE#default")
+
+        assert len(early) == 2
+        assert [event.sequence for event in late] in ([2], [])
 
 
 @scenario

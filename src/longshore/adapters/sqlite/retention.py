@@ -59,11 +59,21 @@ _DELETES = (
     "DELETE FROM jobs WHERE no = ?1",
 )
 _TOMBSTONE = "INSERT OR REPLACE INTO removed_jobs (id, until_ms, due_ms) VALUES (?, ?, 0)"
+# Their order by number is nearly that by time: some are removed a little later.
+_FIRST_NEWER = "SELECT no FROM other_events WHERE at_ms > ? ORDER BY no LIMIT 1"
+# The last event of an entity has the sequence that the next one continues.
+_OLD_EVENTS = (
+    "SELECT no, position FROM other_events AS e WHERE no < ? AND at_ms <= ? AND EXISTS (SELECT 1"
+    " FROM other_events AS later WHERE later.entity = e.entity AND later.tenant = e.tenant"
+    " AND later.sequence > e.sequence) ORDER BY no LIMIT ?"
+)
 _ROWS_OF_BLOCK = "SELECT 1 FROM feed WHERE position >= ? AND position < ? LIMIT 1"
 _NEXT_TYPE = (
     "SELECT tenant, type, app FROM feed_types WHERE (tenant, type, app, block) > (?,?,?,?)"
     " ORDER BY tenant, type, app, block LIMIT 1"
 )
+_HAS_JOB = "SELECT 1 FROM jobs WHERE no = ? AND id <> ''"
+_HAS_EVENT = "SELECT 1 FROM other_events WHERE no = ?"
 _DELETE_TYPE = "DELETE FROM feed_types WHERE tenant = ? AND type = ? AND app = ? AND block = ?"
 
 
@@ -160,19 +170,41 @@ class SqliteRetention:
             path = file_path(self._database.folder, file)
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
+    async def remove_other_events(self, *, before: datetime, limit: int) -> int:
+        before_ms = to_ms(before)
+
+        def find(reader: StoreReader) -> list[tuple[int, int]]:
+            newer = reader.value(_FIRST_NEWER, (before_ms,))
+            values = (_END if newer is None else newer, before_ms, limit)
+            return [(no, position) for no, position in reader.select(_OLD_EVENTS, values)]
+
+        def work(transaction: StoreTransaction) -> int:
+            numbers = [(no,) for no, _ in old]
+            transaction.connection.executemany("DELETE FROM other_events WHERE no = ?", numbers)
+            _trim_feed(transaction, {position for _, position in old})
+            _shrink(transaction)
+            return len(old)
+
+        old = await self._database.scan_with(find)
+        return await self._database.write(work) if old else 0
+
     async def is_removed(self, job_id: str) -> bool:
         return self._database.point_value(REMOVED, (pack_job_id(job_id),)) is not None
 
 
 def _trim_feed(transaction: StoreTransaction, positions: set[int]) -> None:
-    """Remove rows of the feed that name removed jobs only, and blocks without rows."""
+    """Remove rows of the feed of which nothing is left, and blocks without rows."""
     positions.discard(transaction.value("SELECT max(position) FROM feed"))
     blocks = set()
     for position in positions:
         entries = transaction.value("SELECT entries FROM feed WHERE position = ?", (position,))
-        jobs = {entry.job for entry in feed_entries(entries)} if entries else {None}
-        sql = "SELECT 1 FROM jobs WHERE no = ? AND id <> ''"
-        if None not in jobs and not any(transaction.value(sql, (no,)) for no in jobs):
+        if entries is None:
+            continue
+        subjects = {
+            (_HAS_EVENT, entry.sequence) if entry.job is None else (_HAS_JOB, entry.job)
+            for entry in feed_entries(entries)
+        }
+        if not any(transaction.value(sql, (no,)) for sql, no in subjects):
             transaction.execute("DELETE FROM feed WHERE position = ?", (position,))
             blocks.add(position >> FEED_BLOCK_BITS)
     bounds = ((block, block << FEED_BLOCK_BITS, block + 1 << FEED_BLOCK_BITS) for block in blocks)

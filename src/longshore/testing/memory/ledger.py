@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack
 
 from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event
+from longshore.core.events.types import EntityType
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Wake
@@ -143,15 +144,38 @@ class MemoryStore:
     def remove(self, job: JobRow, rows: Sequence[TaskRow]) -> None:
         """Remove an ended job with its tasks and their events."""
         del self.jobs[job.id]
+        self.remove_tasks(rows)
+        self._remove_events(job.spec.tenant, {f"JOB#{job.id}"})
+
+    def remove_tasks(self, rows: Sequence[TaskRow]) -> None:
+        """Remove tasks of one job with their events."""
         for row in rows:
             del self.tasks[row.id]
-        entities = {f"JOB#{job.id}", *(f"TASK#{row.id}" for row in rows)}
+        if rows:
+            self._remove_events(rows[0].spec.tenant, {f"TASK#{row.id}" for row in rows})
+
+    def _remove_events(self, tenant: str, entities: Collection[str]) -> None:
         for entity in entities:
-            self._by_entity.pop((job.spec.tenant, entity), None)
+            self._by_entity.pop((tenant, entity), None)
         self.events = [
             None if event is not None and event.entity in entities else event
             for event in self.events
         ]
+
+    def remove_other_events(self, before: datetime, limit: int) -> int:
+        """Remove old events of entities without a row, but not the last of an entity."""
+        old = [
+            (position, event)
+            for position, event in enumerate(self.events)
+            if event is not None
+            and event.entity_type not in (EntityType.TASK, EntityType.JOB)
+            and event.at <= before
+            and event.sequence < max(self._by_entity[event.tenant, event.entity])
+        ]
+        for position, event in old[:limit]:
+            self.events[position] = None
+            del self._by_entity[event.tenant, event.entity][event.sequence]
+        return len(old[:limit])
 
     async def wait_for_wake(self, worker_id: str) -> None:
         await self.row_waiters.wait_until(lambda: True if worker_id in self._wakeups else None)

@@ -1,4 +1,4 @@
-"""Retention in memory: the reference for which jobs can be removed."""
+"""Retention in memory: the reference for what can be removed."""
 
 from __future__ import annotations
 
@@ -73,6 +73,9 @@ class MemoryRetention:
             if self._store.removed[job_id] <= now:
                 del self._store.removed[job_id]
         return len(due)
+
+    async def remove_other_events(self, *, before: datetime, limit: int) -> int:
+        return self._store.remove_other_events(before, limit)
 
     async def is_removed(self, job_id: str) -> bool:
         return job_id in self._store.removed
