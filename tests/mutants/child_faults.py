@@ -305,4 +305,16 @@ CHILD_FAULTS = (
         do=Condition("_parsing", False),
         caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
     ),
+    _fault(
+        name="the processes of an attempt are not counted",
+        at="execution.forkserver.reaper:Reaper._kill_cause",
+        do=Condition("has_more_descendants()", False),
+        caught_by=f"{_NASTY}::test_an_attempt_with_too_many_processes_is_ended",
+    ),
+    _fault(
+        name="the processes of a slot are not limited",
+        at="execution.host.slots:_ChildSlot.open",
+        do=Drop("= max_processes"),
+        caught_by=f"{_SLOT_KILLS}::test_a_child_with_too_many_processes_is_ended",
+    ),
 )

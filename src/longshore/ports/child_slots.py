@@ -69,6 +69,7 @@ class ChildEndCause(StrEnum):
     REPLACED = "replaced"  # by ``replace``
     KILLED = "killed"  # by ``kill``
     DEADLINE = "deadline"  # a task was begun when the time of ``trust_until`` passed
+    PROCESSES = "processes"  # it had more processes than the worker allows
     INVALID_REPORT = "invalid-report"  # it sent something that is not a report
     CRASHED = "crashed"  # by itself, while a task was begun or before
     LOST = "lost"  # its reaper or the fork server ended

@@ -279,6 +279,8 @@ class WorkerSettings(LeasePolicy):
     """Time a poll of an empty queue waits for a message."""
     keep_work_dirs: bool = False
     """Whether the working directory of an attempt is kept after the attempt has ended."""
+    max_processes: int = setting(1_000, 0, 1_000_000)
+    """Maximum processes of an attempt at a time, unless its definition sets it; 0: no limit."""
     pass_environment: Annotated[tuple[Variable, ...], Listed] = DEFAULT_PASS_ENVIRONMENT
     """Variables that are passed to tasks; replaces the default list."""
 

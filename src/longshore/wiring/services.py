@@ -316,6 +316,7 @@ class Services:
             child_environment(settings),
             self.backend.clock,
             keep_folders=settings.worker.keep_work_dirs,
+            max_processes=settings.worker.max_processes,
             agent_access=agent_config(settings),
             modules=settings.worker.app,
             agent_modules=("longshore.execution.runners.agent.warmup",) if sdk else (),

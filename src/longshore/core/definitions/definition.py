@@ -38,14 +38,15 @@ class Isolation(StrEnum):
 class ResourceLimits:
     """What an attempt may use; None: no limit.
 
-    The kernel enforces most limits per process. The reaper of the attempt enforces the memory
-    limit on all its processes together.
+    The kernel enforces most limits per process. The reaper of the attempt enforces the limits of
+    memory and processes, on all its processes together.
     """
 
     cpu: timedelta | None = None  # of each process, in whole seconds
     memory_bytes: int | None = None  # of all processes of the attempt together
     open_files: int | None = None  # of each process
     file_bytes: int | None = None  # of each file that is written
+    processes: int | None = None  # at a time; None: the limit of the worker
 
     def __post_init__(self) -> None:
         if self.cpu is not None and self.cpu < timedelta(seconds=1):
@@ -57,7 +58,7 @@ class ResourceLimits:
 
 
 # No child can start below these; a smaller number has a wrong unit.
-_MINIMUMS = {"memory_bytes": 16 * 1024 * 1024, "open_files": 16, "file_bytes": 1}
+_MINIMUMS = {"memory_bytes": 16 * 1024 * 1024, "open_files": 16, "file_bytes": 1, "processes": 1}
 UNLIMITED = ResourceLimits()
 
 

@@ -364,6 +364,9 @@ _RESOURCES = _object(
     memoryBytes=_integer(16 * 2**20).described("Memory of all processes together, in bytes."),
     openFiles=_integer(16).described("Open files of each process."),
     fileBytes=_integer(1).described("Size of each written file, in bytes."),
+    processes=_integer(1).described(
+        "Processes of an attempt at a time. Default: the setting worker.max_processes."
+    ),
 )
 _HEALTH = _object(
     HealthThresholds,

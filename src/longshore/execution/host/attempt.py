@@ -24,12 +24,13 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.transcripts import entry_id, new_entries
-from longshore.core.definitions.definition import ResourceLimits, RunnerKind
+from longshore.core.definitions.definition import RunnerKind
 from longshore.core.tasks.failures import (
     ErrorCategory,
     Failure,
     failure_of_exit,
     failure_of_silent_exit,
+    failure_of_too_many_processes,
 )
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
@@ -83,6 +84,7 @@ class ProcessAttempt:
     folder: Path
     cleaner: FolderCleaner
     clock: Clock
+    max_processes: int = 0  # 0: no limit
     process_id: int = 0
     _reaper: ForkedReaper | None = None
     _status: ChildStatus | None = None  # None: the child has not ended
@@ -137,6 +139,7 @@ class ProcessAttempt:
         self._reaper = reaper
         reaper.on_status = self._handle_status
         reaper.page.memory_bytes = self.spec.definition.resources.memory_bytes or 0
+        reaper.page.max_processes = self.max_processes
         reaper.page.deadline_ns = deadline_ns
         # Its child may be alive a moment longer than the reaper.
         if not reaper.wake():
@@ -233,7 +236,7 @@ class ProcessAttempt:
         reaper, self._status = self._reaper, status
         self.set_reading(reading=False)
         if reaper is not None and status.cause is not KillCause.LOST:
-            reaper.page.deadline_ns = reaper.page.memory_bytes = 0
+            reaper.page.deadline_ns = reaper.page.memory_bytes = reaper.page.max_processes = 0
             reaper.on_status = None
             self.on_free(reaper)
         # Nothing is left of the child: read what it has written.
@@ -323,13 +326,23 @@ class ProcessAttempt:
             if self._result is not None:
                 return build(result=self._result.get("value"))
         if status.cause is not KillCause.NONE:
-            return build(failure=_failure_by_reaper(status, definition.resources))
+            return build(failure=self._failure_by_reaper(status))
         if definition.runner is RunnerKind.COMMAND and code != 0:
             codes = definition.retryable_exit_codes
             failure = failure_of_exit(code, retryable_codes=codes, peak_rss_bytes=peak)
         else:
             failure = failure_of_silent_exit(code, peak_rss_bytes=peak)
         return build(failure=self._failure or failure)
+
+    def _failure_by_reaper(self, status: ChildStatus) -> Failure:
+        if status.cause is KillCause.MEMORY:
+            allowed = self.spec.definition.resources.memory_bytes or 0
+            used, limit = status.peak_bytes // 2**20, allowed // 2**20
+            message = f"used {used} MB of memory; its definition allows {limit} MB"
+            return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
+        if status.cause is KillCause.PROCESSES:
+            return failure_of_too_many_processes(self.max_processes)
+        return Failure(category=ErrorCategory.CRASH, message=KILL_MESSAGES[status.cause])
 
     async def stop(self, *, grace: timedelta) -> str:
         if self._reaper is not None and self._status is None:
@@ -348,11 +361,3 @@ class ProcessAttempt:
 
     async def close(self) -> None:
         await self.cleaner.remove(self.folder)
-
-
-def _failure_by_reaper(status: ChildStatus, limits: ResourceLimits) -> Failure:
-    if status.cause is KillCause.MEMORY:
-        used, limit = status.peak_bytes // 2**20, (limits.memory_bytes or 0) // 2**20
-        message = f"used {used} MB of memory; its definition allows {limit} MB"
-        return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
-    return Failure(category=ErrorCategory.CRASH, message=KILL_MESSAGES[status.cause])

@@ -54,6 +54,8 @@ class ProcessRunner:
 
     Args:
         agent_access: What only agents receive: how to reach their model, and their permissions.
+        max_processes: How many processes an attempt may have, unless its definition limits them;
+            0: no limit.
         modules: Loaded before any child is started.
         agent_modules: Modules that take a second and much memory to load. Agents have their own
             fork server, which loads them and starts with the first agent.
@@ -67,6 +69,7 @@ class ProcessRunner:
     clock: Clock
     _: KW_ONLY
     keep_folders: bool = False
+    max_processes: int = 0
     agent_access: Mapping[str, Any] = field(default_factory=dict)
     modules: Sequence[str] = ()
     agent_modules: Sequence[str] = ()
@@ -103,6 +106,7 @@ class ProcessRunner:
             folder=self._folder,
             page_path=page_path,
             cleaner=self._cleaner,
+            max_processes=self.max_processes,
         )
 
     async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> ProcessAttempt:
@@ -110,7 +114,12 @@ class ProcessRunner:
         folder = self._folder / f"{spec.task_id}.{spec.attempt}"
         free_slots = self._free_slots[forkserver]
         attempt = ProcessAttempt(
-            spec, on_free=free_slots.append, folder=folder, cleaner=self._cleaner, clock=self.clock
+            spec,
+            on_free=free_slots.append,
+            folder=folder,
+            cleaner=self._cleaner,
+            clock=self.clock,
+            max_processes=spec.definition.resources.processes or self.max_processes,
         )
         try:
             _prepare_folder(folder, spec)
