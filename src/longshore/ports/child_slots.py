@@ -2,7 +2,8 @@
 
 A slot has one child at a time. A child of a ``pool`` slot takes one task after another; a child of
 a ``fork`` slot takes one task, and the next child is forked when nothing of it is left. Agents,
-commands, ``isolation: spawn``, terminals and definitions with limits need ``ports.runner``.
+commands, ``isolation: spawn``, terminals and definitions with limits or secrets need
+``ports.runner``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def runs_in_slot(definition: Definition) -> bool:
         and definition.isolation in (Isolation.POOL, Isolation.FORK)
         and not definition.pty
         and definition.resources == UNLIMITED
+        and not definition.secrets
     )
 
 

@@ -135,7 +135,7 @@ DEFAULT_PASS_ENVIRONMENT: Final = (
     *("CLAUDE_SKIP_PERMISSIONS", "AWS_REGION", "S3_BUCKET", "DELETE_FILES_AFTER_UPLOAD"),
     *("EVENTBRIDGE_BUS_NAME", "TENANT_ID", "APP_NAME", "TASK_DEFINITIONS_TABLE"),
 )
-# Only a definition can pass these to a task.
+# Only a definition can pass these to a task: see `worker.task_secrets`.
 _CREDENTIALS = {
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
     *("LONGSHORE_AGENT_API_KEY", "LONGSHORE_AGENT_AUTH_TOKEN", "LONGSHORE_AGENT_OAUTH_TOKEN"),
@@ -208,9 +208,12 @@ Variable = Annotated[
     checked(_VARIABLE.fullmatch, "{value!r} is not a variable name"),
     checked(
         lambda name: name not in _CREDENTIALS,
-        "{value} is a credential, which is not passed to every task",
+        "{value} is a credential, which is not passed to every task; list it in"
+        " worker.task_secrets, and let the definitions that need it ask for it:"
+        " env: {{{value}: {{from: {value}}}}}",
     ),
 ]
+SecretName = Annotated[str, checked(_VARIABLE.fullmatch, "{value!r} is not a variable name")]
 Module = Annotated[
     str,
     checked(
@@ -283,6 +286,8 @@ class WorkerSettings(LeasePolicy):
     """Maximum processes of an attempt at a time, unless its definition sets it; 0: no limit."""
     pass_environment: Annotated[tuple[Variable, ...], Listed] = DEFAULT_PASS_ENVIRONMENT
     """Variables that are passed to tasks; replaces the default list."""
+    task_secrets: Annotated[tuple[SecretName, ...], Listed] = ()
+    """Names of secrets that definitions may give to their tasks, as in `env: {X: {from: NAME}}`."""
 
 
 @section

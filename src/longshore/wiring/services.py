@@ -8,7 +8,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -65,7 +65,7 @@ from longshore.services.worker.context import (
 )
 from longshore.services.worker.group import WorkerGroup, wait_until_idle
 from longshore.services.worker.worker import Worker
-from longshore.settings import Settings, check_store_is_named, child_environment
+from longshore.settings import Settings, check_store_is_named, child_environment, read_task_secret
 from longshore.wiring.backends import open_backend
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class Services:
     worker_registry: WorkerRegistry
     new_id: Callable[[], str] = new_id
     intervals: Intervals = DEFAULT_INTERVALS
+    # Those of the settings, in a server with a worker; another process cannot know.
+    task_secrets: Collection[str] | None = None
 
     @property
     def environment(self) -> str:
@@ -317,6 +319,7 @@ class Services:
             self.backend.clock,
             keep_folders=settings.worker.keep_work_dirs,
             max_processes=settings.worker.max_processes,
+            read_secret=partial(read_task_secret, settings.worker.task_secrets),
             agent_access=agent_config(settings),
             modules=settings.worker.app,
             agent_modules=("longshore.execution.runners.agent.warmup",) if sdk else (),

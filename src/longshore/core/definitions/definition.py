@@ -6,6 +6,7 @@ definitions ``command`` and ``python`` are not stored: they take everything from
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
@@ -16,6 +17,7 @@ from longshore.core.health import HealthThresholds
 from longshore.core.ids import NAME_PATTERN, is_name
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority
+from longshore.errors import Problem
 
 
 class RunnerKind(StrEnum):
@@ -88,6 +90,18 @@ class Definition:
         """Everything but the version, to compare two versions."""
         return _content(self)
 
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The names of the secrets that its tasks get, by environment variable."""
+        variables = self.options.get("env")
+        if not isinstance(variables, dict):
+            return {}
+        return {
+            variable: value["from"]
+            for variable, value in variables.items()
+            if isinstance(value, dict) and "from" in value
+        }
+
     def __post_init__(self) -> None:
         for field_name, value in (("name", self.name), ("queue", self.queue)):
             if not is_name(value):
@@ -95,9 +109,15 @@ class Definition:
         if self.timeout is not None and self.timeout <= timedelta(0):
             raise ValueError("timeout must be greater than zero")
         if self.isolation is Isolation.POOL and (
-            self.runner is not RunnerKind.PYTHON or self.pty or self.resources != UNLIMITED
+            self.runner is not RunnerKind.PYTHON
+            or self.pty
+            or self.resources != UNLIMITED
+            or self.secrets
         ):
-            message = "isolation 'pool' is for python tasks without limits and without a terminal"
+            message = (
+                "isolation 'pool' is for python tasks without limits, without secrets and without a"
+                " terminal"
+            )
             raise ValueError(message)
         if self.runner is RunnerKind.AGENT and (self.isolation is not Isolation.FORK or self.pty):
             # Its credential is sent with the attempt, and must not be stored in a file.
@@ -105,6 +125,21 @@ class Definition:
 
 
 _content = attrgetter(*[item.name for item in fields(Definition) if item.name != "version"])
+
+
+def unlisted_secrets(definition: Definition, listed: Collection[str]) -> list[Problem]:
+    """Returns a problem for each secret of the definition that no worker may give to a task."""
+    return [
+        Problem(
+            f"options.env.{variable}",
+            f"tasks may not get the secret {name!r} from a worker; to allow it, add its name to the"
+            " setting worker.task_secrets",
+        )
+        for variable, name in definition.secrets.items()
+        if name not in listed
+    ]
+
+
 NO_DEFINITION = "no definition is called {!r}; see `longshore definitions list`"
 """The problem of a task that names a definition that does not exist."""
 BUILTIN_DEFINITIONS: dict[str, Definition] = {

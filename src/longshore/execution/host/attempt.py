@@ -32,6 +32,7 @@ from longshore.core.tasks.failures import (
     failure_of_silent_exit,
     failure_of_too_many_processes,
 )
+from longshore.core.text.known_secrets import KnownSecrets
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import NOT_STARTED, ForkedReaper
@@ -85,6 +86,7 @@ class ProcessAttempt:
     cleaner: FolderCleaner
     clock: Clock
     max_processes: int = 0  # 0: no limit
+    secrets: KnownSecrets | None = None  # masked in everything that the child sends
     process_id: int = 0
     _reaper: ForkedReaper | None = None
     _status: ChildStatus | None = None  # None: the child has not ended
@@ -95,6 +97,7 @@ class ProcessAttempt:
     _lines: LineDecoder = field(default_factory=LineDecoder)
     _unparsed: deque[bytes] = field(default_factory=deque)  # a long line, and those after it
     _parsing: asyncio.Task[None] | None = None
+    _held_back: dict[Stream, bytes] = field(default_factory=dict)  # may begin a secret
     _readers: dict[int, Callable[[bytes], None]] = field(default_factory=dict)
     _files: ExitStack = field(default_factory=ExitStack)
     # What the consumer has not read; None: nothing follows.
@@ -120,8 +123,8 @@ class ProcessAttempt:
         self._replies, child_replies = open_writing(files, theirs)
         self._readers = {
             channel: self._handle_lines,
-            errors: lambda data: self._report(OutputReport(Stream.STDERR, data)),
-            output: lambda data: self._report(OutputReport(Stream.STDOUT, data)),
+            errors: partial(self._handle_output, Stream.STDERR),
+            output: partial(self._handle_output, Stream.STDOUT),
         }
         return child_output, child_errors, child_channel, child_replies
 
@@ -184,6 +187,20 @@ class ProcessAttempt:
             self.set_reading(reading=False)
         return True
 
+    def _handle_output(self, stream: Stream, data: bytes) -> None:
+        if self.secrets is not None:
+            data, self._held_back[stream] = self.secrets.mask_part(
+                self._held_back.get(stream, b"") + data
+            )
+        if data:
+            self._report(OutputReport(stream, data))
+
+    def _parse(self, line: bytes) -> dict[str, Any] | None:
+        message = parse_message(line)
+        if message is not None and self.secrets is not None:
+            self.secrets.mask_json(message)
+        return message
+
     def _handle_lines(self, data: bytes) -> None:
         for line in self._lines.feed(data):
             if line is None or is_too_long(line):
@@ -197,13 +214,13 @@ class ProcessAttempt:
             elif len(line) > PARSED_ON_LOOP_BYTES:
                 self._unparsed.append(line)
                 self._parsing = asyncio.ensure_future(self._parse_long_lines())
-            elif (parsed := parse_message(line)) is not None:
+            elif (parsed := self._parse(line)) is not None:
                 self._handle_message(parsed)
 
     async def _parse_long_lines(self) -> None:
         """Parse a long line in a thread, and then, in their order, those that came after it."""
         while self._unparsed:
-            parsed = await asyncio.to_thread(parse_message, self._unparsed.popleft())
+            parsed = await asyncio.to_thread(self._parse, self._unparsed.popleft())
             if parsed is not None:
                 self._handle_message(parsed)
         self._parsing = None
@@ -245,6 +262,9 @@ class ProcessAttempt:
                 if not self._read(file):
                     break
         self._handle_lines(b"\n")
+        for stream, data in self._held_back.items():
+            if data and self.secrets is not None:
+                self._report(OutputReport(stream, self.secrets.mask_end(data)))
         self._close_pipes()
         reach("attempt.child_ended")
         if not self.begun.done():

@@ -15,6 +15,8 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
+from longshore.core.ids import traceparent_of
+from longshore.core.text.known_secrets import KnownSecrets
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.folder_cleaner import FolderCleaner
@@ -29,6 +31,7 @@ from longshore.execution.protocol import (
     INPUT_VARIABLE,
     PREVIOUS_OUTPUT_VARIABLE,
     TASK_VARIABLE,
+    TRACE_VARIABLE,
 )
 from longshore.execution.slot_page import PAGE_BYTES, SlotPage
 from longshore.ports.child_slots import SlotListener
@@ -60,6 +63,7 @@ class ProcessRunner:
         agent_modules: Modules that take a second and much memory to load. Agents have their own
             fork server, which loads them and starts with the first agent.
         preload: Start the agents' fork server in ``open``.
+        read_secret: Returns the secret of this name, or raises ``UsageError``.
         inherited_fds: Returns file descriptors that stay open while any process of an attempt is
             alive.
     """
@@ -74,6 +78,7 @@ class ProcessRunner:
     modules: Sequence[str] = ()
     agent_modules: Sequence[str] = ()
     preload: bool = False
+    read_secret: Callable[[str], str] = str
     inherited_fds: Callable[[], Sequence[int]] = tuple
 
     def __post_init__(self) -> None:
@@ -113,6 +118,8 @@ class ProcessRunner:
         forkserver = await self._forkserver_for(spec.definition)
         folder = self._folder / f"{spec.task_id}.{spec.attempt}"
         free_slots = self._free_slots[forkserver]
+        variables = spec.definition.secrets.items()
+        secrets = {variable: self.read_secret(name) for variable, name in variables}
         attempt = ProcessAttempt(
             spec,
             on_free=free_slots.append,
@@ -120,10 +127,11 @@ class ProcessRunner:
             cleaner=self._cleaner,
             clock=self.clock,
             max_processes=spec.definition.resources.processes or self.max_processes,
+            secrets=KnownSecrets(secrets.values()) if secrets else None,
         )
         try:
             _prepare_folder(folder, spec)
-            document = json.dumps(self._encode(spec, folder), default=asdict).encode()
+            document = json.dumps(self._encode(spec, folder, secrets), default=asdict).encode()
             reach("attempt.spec_written")
             with ExitStack() as theirs:
                 child_ends = attempt.open_pipes(theirs)
@@ -154,7 +162,9 @@ class ProcessRunner:
             return self.forkserver
         return self.agent_forkserver
 
-    def _encode(self, spec: AttemptSpec, folder: Path) -> dict[str, Any]:
+    def _encode(
+        self, spec: AttemptSpec, folder: Path, secrets: Mapping[str, str]
+    ) -> dict[str, Any]:
         """Returns the spec as the child receives it."""
         definition = spec.definition
         limits = asdict(definition.resources)
@@ -164,7 +174,10 @@ class ProcessRunner:
             **{name: getattr(spec, name) for name in _SPEC_FIELDS},
             "resources": {**limits, "cpu_s": None if cpu is None else int(cpu.total_seconds())},
             "folder": str(folder),
-            "environment": self.environment,
+            "environment": {
+                TRACE_VARIABLE: traceparent_of(spec.job_id, spec.task_id, spec.attempt),
+                **self.environment,
+            },
             "variables": {
                 "PWD": str(folder),
                 TASK_VARIABLE: spec.task_id,
@@ -172,6 +185,9 @@ class ProcessRunner:
                 CHANNEL_VARIABLE: str(CHANNEL_FD),
             },
         }
+        if secrets:
+            options = definition.options
+            document["options"] = {**options, "env": {**options["env"], **secrets}}
         if definition.runner is RunnerKind.COMMAND:
             document["variables"] |= {
                 INPUT_VARIABLE: str(folder / _INPUT_FILE),
