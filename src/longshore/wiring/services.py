@@ -30,6 +30,7 @@ from longshore.errors import BackendUnavailable
 from longshore.execution.host import forkserver_client
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.registry import FileWorkerRegistry, page_path
+from longshore.execution.host.task_users import TaskUsers
 from longshore.execution.linux import hide_memory as hide_memory
 from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
@@ -319,6 +320,7 @@ class Services:
             self.backend.clock,
             keep_folders=settings.worker.keep_work_dirs,
             max_processes=settings.worker.max_processes,
+            users=TaskUsers(settings.worker.run_as) if settings.worker.run_as else None,
             read_secret=partial(read_task_secret, settings.worker.task_secrets),
             agent_access=agent_config(settings),
             modules=settings.worker.app,
@@ -334,7 +336,10 @@ class Services:
             roll=random.random,
             memory_bytes=machine_memory(),
             queues=queues,
-            make_slots=lambda listener: runner.make_slots(
+            # The children of a slot are forked before it is known whose task they run.
+            make_slots=None
+            if settings.worker.run_as
+            else lambda listener: runner.make_slots(
                 listener, page_path=page_path(settings.data_dir.absolute(), name)
             ),
         )

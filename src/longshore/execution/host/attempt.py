@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import socket
+import stat
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
@@ -44,6 +45,7 @@ from longshore.execution.host.report_decoder import (
     is_too_long,
     parse_message,
 )
+from longshore.execution.host.task_users import TaskUser
 from longshore.execution.process_table import rss_bytes_of
 from longshore.execution.protocol import (
     AGENT_FOLDER,
@@ -86,6 +88,7 @@ class ProcessAttempt:
     cleaner: FolderCleaner
     clock: Clock
     max_processes: int = 0  # 0: no limit
+    user: TaskUser | None = None  # as which it runs; None: as the user of this process
     secrets: KnownSecrets | None = None  # masked in everything that the child sends
     process_id: int = 0
     _reaper: ForkedReaper | None = None
@@ -298,12 +301,23 @@ class ProcessAttempt:
         reports = []
         for path in sorted((self.folder / AGENT_FOLDER).glob("**/projects/*/*.jsonl")):
             with contextlib.suppress(OSError):
-                if path.is_symlink() or path.stat().st_size > _MAX_TRANSCRIPT_BYTES:
-                    continue
-                entries = list(new_entries(path.read_bytes(), self._reported_ids[path.stem]))
+                data = self._read_transcript(path)
+                entries = list(new_entries(data, self._reported_ids[path.stem]))
                 if entries:
                     reports.append(ConversationReport(path.stem, entries))
         return reports
+
+    def _read_transcript(self, path: Path) -> bytes:
+        """Returns the content of a file that the task has written; empty if it is something else.
+
+        The task may have put a link in its way, also to what only the worker can read.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(path, flags), "rb") as file:
+            about = os.fstat(file.fileno())
+            is_own = self.user is None or about.st_uid == self.user.uid
+            is_read = is_own and stat.S_ISREG(about.st_mode)
+            return file.read() if is_read and about.st_size <= _MAX_TRANSCRIPT_BYTES else b""
 
     def _close_pipes(self) -> None:
         self.set_reading(reading=False)
