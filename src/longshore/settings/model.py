@@ -217,7 +217,7 @@ Variable = Annotated[
     checked(
         lambda name: name not in _CREDENTIALS,
         "{value} is a credential, which is not passed to every task; list it in"
-        " worker.task_secrets, for the definitions that ask for it with {{from: NAME}} in their env",
+        " worker.task_secrets, for definitions that ask for it with {{from: NAME}} in their env",
     ),
 ]
 RunAs = Annotated[

@@ -63,6 +63,7 @@ class TaskUsers:
 
     def __init__(self, entries: Sequence[str]) -> None:
         _check_privileges()
+        _check_visibility()
         self._users: dict[str, TaskUser] = {}
         for entry in entries:
             tenant, _, name = entry.rpartition("=")
@@ -112,6 +113,16 @@ def _check_privileges() -> None:
             "worker.run_as needs a worker that may change users: start it as root, or with the"
             f" capabilities that it lacks ({' '.join(missing)}; in a systemd unit,"
             " AmbientCapabilities=), or remove the setting"
+        )
+
+
+def _check_visibility() -> None:
+    # Mounted with `hidepid`, /proc hides from a reaper what it has to end.
+    if not os.path.exists("/proc/1/stat"):
+        raise UsageError(
+            "worker.run_as needs a worker that sees the processes of other users in /proc, to end"
+            " those of its tasks: start it as root, or mount /proc without `hidepid` (in a systemd"
+            " unit, ProtectProc=default)"
         )
 
 
