@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Isolation, ResourceLimits
 from longshore.errors import UsageError
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.task_users import TaskUsers
+from longshore.execution.host.task_users import TaskUser, TaskUsers
 from tests.execution.attempts import running_attempt
 from tests.execution.conftest import (
     a_call,
@@ -81,6 +82,18 @@ async def test_a_command_runs_as_the_user_of_its_tenant_alone(runner: ProcessRun
     assert lines[11] == f"{lines[12]} {ACME}"
     assert lines[13:] == ["by name"]
     assert other.splitlines() == [str(OTHER)] * 2
+
+
+@scenario
+async def test_a_command_has_the_groups_of_its_user(runner: ProcessRunner, folder: Path) -> None:
+    fields = {"name": "acme", "home": str(folder), "shell": "/bin/x"}
+    user = TaskUser(uid=ACME, gid=ACME, groups=(7, 9), **fields)
+    assert runner.users is not None
+    runner.users._users["acme"] = user
+
+    text = await printed(runner, "id -G; echo $HOME $USER $LOGNAME $SHELL")
+
+    assert text.splitlines() == [f"{ACME} 7 9", f"{folder} acme acme /bin/x"]
 
 
 @pytest.mark.parametrize("pty", [False, True])
@@ -163,12 +176,15 @@ async def test_a_killed_reaper_takes_the_child_of_another_user_with_it(
     spec = a_script("sleep 1000")
     async with running_attempt(runner, spec) as attempt:
         reaper = int(Path(f"/proc/{attempt.process_id}/stat").read_text().split(") ")[1].split()[1])
-        os.kill(reaper, 9)
+        os.kill(reaper, signal.SIGSTOP)
+        # Otherwise this process ends what a reaper has left.
+        os.kill(runner.forkserver.process_id or 0, signal.SIGKILL)
+        os.kill(reaper, signal.SIGKILL)
 
+        await wait_until(lambda: not is_alive(attempt.process_id))
         ending = await attempt.ending()
 
     assert ending.failure is not None
-    assert not is_alive(attempt.process_id)
 
 
 @scenario
@@ -239,7 +255,7 @@ def test_a_user_that_is_not_suitable_is_refused_at_the_start(
 
 def as_user(*arguments: str, folder: Path, flags: tuple[str, ...] = ()) -> Any:
     """Run a program as a user with some capabilities."""
-    command = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", *flags]
+    command = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", f"--groups={OTHER},7", *flags]
     return subprocess.run(
         [*command, *arguments],
         cwd=folder,
@@ -253,7 +269,7 @@ def as_user(*arguments: str, folder: Path, flags: tuple[str, ...] = ()) -> Any:
 CHANGES_USER = """
 import sys
 sys.path[:0] = {path!r}
-from longshore.execution.host.task_users import TaskUsers
+from longshore.execution.host.task_users import TaskUser, TaskUsers
 from longshore.execution.linux import become_user
 from longshore.errors import UsageError
 import os

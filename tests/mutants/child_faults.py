@@ -341,7 +341,7 @@ CHILD_FAULTS = (
         name="a task keeps the groups of its worker",
         at="execution.linux:become_user",
         do=Drop("setgroups()"),
-        caught_by=f"{_USERS}::test_a_command_runs_as_the_user_of_its_tenant_alone",
+        caught_by=f"{_USERS}::test_a_worker_with_capabilities_can_change_users_and_its_tasks_cannot",
     ),
     _fault(
         name="a task keeps the capabilities of its worker",
