@@ -173,8 +173,9 @@ async def test_a_killed_reaper_takes_the_child_of_another_user_with_it(
     runner: ProcessRunner,
 ) -> None:
     await runner.open()
-    spec = a_script("sleep 1000")
+    spec = a_script("exec sleep 1000")
     async with running_attempt(runner, spec) as attempt:
+        await wait_until(lambda: os.stat(f"/proc/{attempt.process_id}").st_uid == ACME)
         reaper = int(Path(f"/proc/{attempt.process_id}/stat").read_text().split(") ")[1].split()[1])
         os.kill(reaper, signal.SIGSTOP)
         # Otherwise this process ends what a reaper has left.
