@@ -9,6 +9,7 @@ import pytest
 
 from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Isolation
+from longshore.core.ids import traceparent_of
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
@@ -205,7 +206,8 @@ async def test_a_child_gets_only_its_environment_and_reads_its_input_from_a_priv
     assert seen["environment"]["OWN"] == "1"
     assert seen["environment"]["LONGSHORE_ATTEMPT_TASK"] == "job-a_a"
     assert seen["environment"]["LONGSHORE_ATTEMPT"] == "1"
-    unexpected = set(seen["environment"]) - {"PATH", "PWD", "OWN", "LC_CTYPE"}
+    assert seen["environment"]["TRACEPARENT"] == traceparent_of("job-a", "job-a_a", 1)
+    unexpected = set(seen["environment"]) - {"PATH", "PWD", "OWN", "LC_CTYPE", "TRACEPARENT"}
     assert all(name.startswith("LONGSHORE_ATTEMPT") for name in unexpected)
     assert not any("secret" in argument for argument in seen["argv"])
     assert seen["note"] == "a secret of the task"

@@ -206,6 +206,31 @@ async def test_a_child_that_sends_garbage_is_killed_and_replaced(
         await here.run(slot, a_task("echo", number=3, isolation=isolation))
 
 
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_child_with_too_many_processes_is_ended(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with harness(tmp_path, max_processes=50) as here:
+        slot = await here.open(isolation)
+        function = {
+            "function": "tests.execution.misbehaving_functions:fork_bomb",
+            "kwargs": {"detached": True},
+        }
+        bomb = a_task("fork_bomb", 200, isolation=isolation, options=function)
+        assert here.slots.give(slot, bomb)
+        await wait_until(lambda: here.recorder.endings)
+
+        ending = here.recorder.endings[0]
+        assert (ending.cause, ending.begun) == (ChildEndCause.PROCESSES, 1)
+        assert ending.failure is not None
+        assert ending.failure.category is ErrorCategory.PROGRAMMING
+        assert "more than 50 processes" in ending.failure.message
+        assert len(descendants(await reaper_of_slot(here.slots, slot))) == 1
+        outcome = await here.run(slot, a_task("echo", "next", number=2, isolation=isolation))
+        assert outcome.result == '"next"'
+
+
 @pytest.mark.parametrize(
     ("function", "args", "signal_name", "exit_code"),
     [

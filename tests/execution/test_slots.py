@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from longshore.core.definitions.definition import Isolation
+from longshore.core.ids import traceparent_of
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host import slots
@@ -650,3 +651,23 @@ async def test_a_slot_that_can_have_no_other_child_closes_and_returns_its_task(
         assert (endings[-1].begun, list(endings[-1].not_begun)) == (None, [number])
         slot = await here.open(isolation)
         await here.run(slot, a_task("echo", number=number + 1, isolation=isolation))
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_each_task_has_a_trace_context_of_its_own(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    own = traceparent_of("job-a", "job-a_1", 1)
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        one = await here.run(slot, a_task("traces", isolation=isolation))
+        two = await here.run(slot, a_task("traces", number=2, isolation=isolation))
+        options = {"env": {"TRACEPARENT": "that of the caller"}}
+        given = a_task("traces", number=3, isolation=isolation, options=options)
+        three = await here.run(slot, given)
+
+    in_variable = own if isolation is Isolation.FORK else None
+    assert json.loads(one.result or "") == [own, in_variable]
+    assert two.result != one.result
+    assert json.loads(three.result or "")[1] == "that of the caller"

@@ -191,6 +191,33 @@ def test_definitions_of_files_are_stored_at_startup_and_counted_on_the_screen(cl
         assert f"definitions/ in {cli.folder}\n" in screen(process)
 
 
+def test_a_definition_with_a_secret_that_its_worker_does_not_give_is_refused(cli: Cli) -> None:
+    variables = {"X": {"from": "DEPLOY"}, "Y": {"from": "OTHER"}, "Z": "text"}
+    options = {"argv": ["true"], "env": variables}
+    definition = {"name": "deploy", "runner": "command", "options": options}
+    job = {"definitions": [definition], "tasks": [{"taskId": "a", "name": "deploy"}]}
+    (cli.folder / "longshore.yaml").write_text(json.dumps({"definitions": [definition]}))
+    (cli.folder / "longshore.toml").write_text("[worker]\ntask_secrets = ['DEPLOY']\n")
+
+    with up(cli) as (process, client):
+        shown = screen(process, "nothing")
+        put = client.put("/v1/task-definitions/deploy", json=definition)
+        submitted = client.post("/v1/jobs/batch", json={"jobs": [{"job": job}]})
+        stored = client.get("/v1/task-definitions").json()
+        del variables["Y"]
+        accepted = client.put("/v1/task-definitions/deploy", json=definition)
+
+    for answer in (put, submitted):
+        assert '"status":422' in answer.text
+        assert "options.env.Y" in answer.text
+        assert "secret 'OTHER'" in answer.text
+        assert "worker.task_secrets" in answer.text
+        assert "DEPLOY" not in answer.text
+    assert stored["definitions"] == []
+    assert accepted.status_code == 200
+    assert "secret 'OTHER'" in shown
+
+
 def test_an_invalid_file_is_reported_and_the_others_are_stored(cli: Cli) -> None:
     quick(cli)
     feed(cli, "one")

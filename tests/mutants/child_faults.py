@@ -22,6 +22,8 @@ _SLOTS = "execution/test_slots.py"
 _SLOT_KILLS = "execution/test_slot_kills.py"
 _SLOT_PROTOCOL = "execution/test_slot_protocol.py"
 _SECRETS = "acceptance/test_secrets.py"
+_ISOLATION = "acceptance/test_isolation.py"
+_USERS = "acceptance/test_task_users.py"
 
 _fault = partial(Fault, part=Part.CHILDREN)
 
@@ -304,5 +306,53 @@ CHILD_FAULTS = (
         at="execution.host.attempt:ProcessAttempt._report_rest",
         do=Condition("_parsing", False),
         caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
+    ),
+    _fault(
+        name="the processes of an attempt are not counted",
+        at="execution.forkserver.reaper:Reaper._kill_cause",
+        do=Condition("has_more_descendants()", False),
+        caught_by=f"{_NASTY}::test_an_attempt_with_too_many_processes_is_ended",
+    ),
+    _fault(
+        name="the processes of a slot are not limited",
+        at="execution.host.slots:_ChildSlot.open",
+        do=Drop("= max_processes"),
+        caught_by=f"{_SLOT_KILLS}::test_a_child_with_too_many_processes_is_ended",
+    ),
+    _fault(
+        name="the output of a task is not searched for its secrets",
+        at="execution.host.attempt:ProcessAttempt._handle_output",
+        do=Condition("secrets", False),
+        caught_by=f"{_ISOLATION}::test_a_secret_that_a_definition_gives_to_its_tasks_is_masked_everywhere",
+    ),
+    _fault(
+        name="the messages of a task are not searched for its secrets",
+        at="execution.host.attempt:ProcessAttempt._parse",
+        do=Drop("mask_json()"),
+        caught_by=f"{_ISOLATION}::test_a_secret_that_a_definition_gives_to_its_tasks_is_masked_everywhere",
+    ),
+    _fault(
+        name="a task runs as the user of its worker",
+        at="execution.forkserver.child:_run_spec",
+        do=Drop("become_user()"),
+        caught_by=f"{_USERS}::test_a_command_runs_as_the_user_of_its_tenant_alone",
+    ),
+    _fault(
+        name="a task keeps the groups of its worker",
+        at="execution.linux:become_user",
+        do=Drop("setgroups()"),
+        caught_by=f"{_USERS}::test_a_worker_with_capabilities_can_change_users_and_its_tasks_cannot",
+    ),
+    _fault(
+        name="a task keeps the capabilities of its worker",
+        at="execution.linux:become_user",
+        do=Drop("_capset()"),
+        caught_by=f"{_USERS}::test_a_worker_with_capabilities_can_change_users_and_its_tasks_cannot",
+    ),
+    _fault(
+        name="a child of another user outlives its reaper",
+        at="execution.linux:become_user",
+        do=Drop("die_with_parent()"),
+        caught_by=f"{_USERS}::test_a_killed_reaper_takes_the_child_of_another_user_with_it",
     ),
 )

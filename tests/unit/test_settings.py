@@ -162,7 +162,7 @@ def test_a_bound_that_is_crossed_inside_a_section_is_also_refused_in_code() -> N
         WorkerSettings(renew_every=40 * SECOND)
 
 
-def test_a_task_gets_only_what_is_allowed_and_the_trace() -> None:
+def test_a_task_gets_only_what_is_allowed() -> None:
     environ = {
         "PATH": "/bin",
         "LC_ALL": "C.UTF-8",
@@ -181,30 +181,26 @@ def test_a_task_gets_only_what_is_allowed_and_the_trace() -> None:
         "PATH": "/bin",
         "LC_ALL": "C.UTF-8",
         "AWS_REGION": "eu-west-1",
-        "TRACEPARENT": "00-1-2-01",
-        "TRACESTATE": "a=b",
     }
 
 
-def test_the_list_of_passed_variables_can_be_set_and_the_trace_is_passed_all_the_same(
-    tmp_path: Path,
-) -> None:
+def test_the_list_of_passed_variables_can_be_set(tmp_path: Path) -> None:
     settings = load_settings_for_test(
         tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="PATH,MY_OWN"
     ).settings
 
-    passed = child_environment(settings, {"MY_OWN": "1", "HOME": "/root", "TRACEPARENT": "t"})
+    passed = child_environment(settings, {"MY_OWN": "1", "HOME": "/root"})
 
-    assert passed == {"MY_OWN": "1", "TRACEPARENT": "t"}
+    assert passed == {"MY_OWN": "1"}
 
 
 def test_a_task_of_this_process_gets_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEPARENT", "from the process")
+    monkeypatch.setenv("TERM", "from the process")
     monkeypatch.setenv("MY_PASSWORD", "hidden")
 
     passed = child_environment(Settings())
 
-    assert passed["TRACEPARENT"] == "from the process"
+    assert passed["TERM"] == "from the process"
     assert "MY_PASSWORD" not in passed
 
 

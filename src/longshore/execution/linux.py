@@ -6,17 +6,20 @@ import ctypes
 import os
 import resource
 import signal
+import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _PR_GET_DUMPABLE = 3
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_CAPABILITY_VERSION = 0x20080522
 # Loaded before any fork: otherwise each child would pay for it.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
 _waitpid = ctypes.CDLL(None).waitpid
+_capset = ctypes.CDLL(None).capset if sys.platform == "linux" else lambda *_: 0
 
 
 def become_subreaper() -> None:
@@ -39,6 +42,41 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def become_user(uid: int, gid: int, groups: Sequence[int]) -> None:
+    """Run as this user from now on, with no capability and no way back.
+
+    The kernel forgets the signal of ``die_with_parent`` with the user, so it is set again.
+
+    Raises:
+        OSError: this process may not, or something of the earlier user is left.
+    """
+    parent = os.getppid()
+    # In this sequence: without the user, this process may not change the groups any more.
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    # Root loses its capabilities with the user, another user with capabilities does not.
+    _capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24))
+    has_changed = (os.getresuid(), os.getresgid()) == ((uid,) * 3, (gid,) * 3)
+    if not has_changed or set(os.getgroups()) != set(groups) or any(_capabilities().values()):
+        raise PermissionError(f"the process could not become user {uid} alone")
+    die_with_parent(parent)
+
+
+def effective_capabilities() -> int:
+    """Returns the capabilities of this process as bits; 0 on other systems than Linux."""
+    return _capabilities().get("CapEff", 0) if sys.platform == "linux" else 0
+
+
+def _capabilities() -> dict[str, int]:
+    """Returns the sets of capabilities that this process can use or pass on."""
+    # As bytes: after a change of the user, the module of a codec may be out of reach.
+    with open("/proc/self/status", "rb") as file:
+        fields = dict(line.split(b":", 1) for line in file)
+    names = ("CapInh", "CapPrm", "CapEff", "CapAmb")
+    return {name: int(fields[name.encode()], 16) for name in names}
 
 
 def set_process_name(name: bytes) -> None:

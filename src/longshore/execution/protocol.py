@@ -34,6 +34,8 @@ DEPENDENCIES_VARIABLE = "LONGSHORE_ATTEMPT_DEPENDENCIES"
 FEEDBACK_VARIABLE = "LONGSHORE_ATTEMPT_FEEDBACK"
 PREVIOUS_OUTPUT_VARIABLE = "LONGSHORE_ATTEMPT_PREVIOUS_OUTPUT"
 
+TRACE_VARIABLE = "TRACEPARENT"
+"""The W3C trace context of the attempt, unless the environment of the task sets another one."""
 CHANNEL_VARIABLE = "LONGSHORE_ATTEMPT_CHANNEL"
 # One digit: some shells accept no more after ">&".
 CHANNEL_FD = 3
@@ -77,6 +79,7 @@ class KillCause(StrEnum):
 
     NONE = ""
     MEMORY = "memory"
+    PROCESSES = "processes"
     DEADLINE = "deadline"  # it was running when its lease was no longer trusted
     LOST = "lost"  # the reaper has ended: nothing more is known of its last child
 
@@ -92,7 +95,7 @@ REQUEST = struct.Struct("<qq")
 """A request to end a child: its number among those of its reaper, and when to send SIGKILL to all
 that it has started (``CLOCK_BOOTTIME``); SIGTERM is sent at once. The number 0: read the page."""
 
-_STATUS = struct.Struct("<?iq8s")
+_STATUS = struct.Struct("<?iq16s")
 STATUS_BYTES = _STATUS.size
 
 

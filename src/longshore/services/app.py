@@ -9,7 +9,7 @@ interface that received the key.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar
@@ -17,7 +17,11 @@ from typing import Any, Final, Protocol, TypeVar
 from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetter, DeadLetterFilter
-from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.definitions.definition import (
+    BUILTIN_DEFINITIONS,
+    Definition,
+    unlisted_secrets,
+)
 from longshore.core.definitions.reader import read_definition, split_job_file
 from longshore.core.documents import attempt_file_key, validate_key
 from longshore.core.events.codec import properties_of, properties_of_body
@@ -147,6 +151,11 @@ class ApplicationServices(Protocol):
     @property
     def api_keys(self) -> ApiKeys: ...
     @property
+    def task_secrets(self) -> Collection[str] | None:
+        """The secrets that definitions may give to tasks; None: only the workers know."""
+        ...
+
+    @property
     def environment(self) -> str:
         """The deployment environment, part of every event document."""
         ...
@@ -247,7 +256,12 @@ class Application:
         for file in files:
             own, job, problems = split_job_file(file.document)
             id_ = file.request_id or None
-            submissions.append(Submission(job, id_, [*file.own, *own], problems))
+            definitions = [*file.own, *own]
+            for definition in definitions:
+                for problem in self._unlisted_secrets(definition):
+                    path = f"definitions.{definition.name}.{problem.path}"
+                    problems.append(replace(problem, path=path))
+            submissions.append(Submission(job, id_, definitions, problems))
         answers = await self.services.producer.submit_many(self.caller.tenant, submissions)
         return [
             answer if isinstance(answer, LongshoreError) else accepted_document(answer)
@@ -844,7 +858,13 @@ class Application:
             fields = {field: value for field, value in document.items() if field != "version"}
             document = {**fields, "name": name}
         definition = read_definition(document)
+        if problems := self._unlisted_secrets(definition):
+            raise InvalidJob(problems)
         return d.definition_document(await self._backend.definitions.put(self._tenant, definition))
+
+    def _unlisted_secrets(self, definition: Definition) -> list[Problem]:
+        listed = self.services.task_secrets
+        return [] if listed is None else unlisted_secrets(definition, listed)
 
     @over_http(None, "DELETE", "task-definitions/{name}")
     async def delete_definition(self, name: str) -> None:

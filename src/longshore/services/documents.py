@@ -609,6 +609,7 @@ class ResourcesDocument(ApiDocument, kw_only=True, omit_defaults=True):
     memory_bytes: int | None = None
     open_files: int | None = None
     file_bytes: int | None = None
+    processes: int | None = None
 
 
 class HealthLimitsDocument(ApiDocument, kw_only=True, omit_defaults=True):

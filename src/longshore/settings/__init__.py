@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from itertools import pairwise
@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from longshore.core.text.known_secrets import SECRET_MIN_CHARACTERS
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import ConfigurationError, UsageError
 from longshore.settings.model import Settings as Settings
@@ -33,7 +34,6 @@ from longshore.settings.model import format_value, plain_problem
 PREFIX: Final = "LONGSHORE_"
 CONFIG_FILE: Final = "longshore.toml"
 CONFIG_VARIABLE: Final = "LONGSHORE_CONFIG"
-TRACE_VARIABLES: Final = ("TRACEPARENT", "TRACESTATE")
 CREDENTIALS_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
 DEFAULT: Final = "default"
 _FILE_SUFFIX = "_FILE"
@@ -242,10 +242,48 @@ def descriptions() -> dict[str, str]:
 def child_environment(
     settings: Settings, environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment of a task: the variables that are passed on, and the trace context."""
+    """The environment of a task: the variables that are passed on."""
     variables = os.environ if environ is None else environ
-    allowed = (*settings.worker.pass_environment, *TRACE_VARIABLES)
+    allowed = settings.worker.pass_environment
     return {name: variables[name] for name in allowed if name in variables}
+
+
+def read_task_secret(
+    listed: Collection[str], name: str, *, environ: Mapping[str, str] | None = None
+) -> str:
+    """The value of a secret that a definition gives to its tasks, as it is now.
+
+    It is the variable of that name, the content of the file that NAME_FILE names, or a credential
+    of systemd.
+
+    Raises:
+        UsageError: it is not listed, there is none of this name, or it is too short.
+    """
+    # In these messages nothing follows a name that the masking of secrets would take for its value.
+    if name not in listed:
+        raise UsageError(
+            f"this worker does not give the secret {name!r} to tasks; to allow it, add its name to"
+            " the setting worker.task_secrets"
+        )
+    variables = os.environ if environ is None else environ
+    value = variables.get(name, "")
+    path = variables.get(f"{name}{_FILE_SUFFIX}", "")
+    folder = variables.get(CREDENTIALS_VARIABLE)
+    if not value and not path and folder and (credential := Path(folder, name)).exists():
+        path = str(credential)
+    if not value and path:
+        try:
+            value = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            message = f"the file {path!r} of the secret {name!r} cannot be read ({error})"
+            raise UsageError(message) from error
+    if len(value) < SECRET_MIN_CHARACTERS:
+        raise UsageError(
+            f"the secret {name!r} has fewer than {SECRET_MIN_CHARACTERS} characters in the"
+            f" environment of this worker, or is not there; set the variable, or {name}_FILE with"
+            " the path of its file, or load it as a credential of systemd"
+        )
+    return value
 
 
 def _read_secret_files(variables: dict[str, str], problems: list[str]) -> dict[str, str]:

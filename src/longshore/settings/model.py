@@ -35,7 +35,7 @@ from pydantic.dataclasses import dataclass
 from longshore.core.api_keys import Rate
 from longshore.core.budgets import Budget
 from longshore.core.health import HealthPolicy
-from longshore.core.ids import is_name
+from longshore.core.ids import NAME_PATTERN, is_name
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.supervision import SupervisionPolicy
 from longshore.core.tasks.backoff import RetryPolicy
@@ -135,7 +135,7 @@ DEFAULT_PASS_ENVIRONMENT: Final = (
     *("CLAUDE_SKIP_PERMISSIONS", "AWS_REGION", "S3_BUCKET", "DELETE_FILES_AFTER_UPLOAD"),
     *("EVENTBRIDGE_BUS_NAME", "TENANT_ID", "APP_NAME", "TASK_DEFINITIONS_TABLE"),
 )
-# Only a definition can pass these to a task.
+# Only a definition can pass these to a task: see `worker.task_secrets`.
 _CREDENTIALS = {
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
     *("LONGSHORE_AGENT_API_KEY", "LONGSHORE_AGENT_AUTH_TOKEN", "LONGSHORE_AGENT_OAUTH_TOKEN"),
@@ -146,6 +146,7 @@ _CREDENTIALS = {
 }
 _SECRET_MIN_BYTES: Final = 32
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RUN_AS = re.compile(rf"({NAME_PATTERN.pattern}=)?[A-Za-z0-9_][A-Za-z0-9_.-]{{0,31}}")
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _HOST = re.compile(r"\*|[A-Za-z0-9.-]{1,253}|[0-9A-Fa-f:]{2,45}")
 _CHANNEL = re.compile(r"#?[^\s#<>&]{1,80}")
@@ -172,6 +173,13 @@ def _check_unique(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{','.join(names)!r} must have at least one name, and none twice")
     return names
+
+
+def _check_run_as(entries: tuple[str, ...]) -> tuple[str, ...]:
+    tenants = [entry.rpartition("=")[0] for entry in entries]
+    if len(set(tenants)) < len(tenants):
+        raise ValueError(f"{','.join(entries)!r} must have one user for each tenant, and one USER")
+    return entries
 
 
 def _expand(path: Path | None) -> Path | None:
@@ -208,9 +216,17 @@ Variable = Annotated[
     checked(_VARIABLE.fullmatch, "{value!r} is not a variable name"),
     checked(
         lambda name: name not in _CREDENTIALS,
-        "{value} is a credential, which is not passed to every task",
+        "{value} is a credential, which is not passed to every task; list it in"
+        " worker.task_secrets, for definitions that ask for it with {{from: NAME}} in their env",
     ),
 ]
+RunAs = Annotated[
+    str,
+    checked(
+        _RUN_AS.fullmatch, "{value!r} is not a user: write USER or TENANT=USER, by name or number"
+    ),
+]
+SecretName = Annotated[str, checked(_VARIABLE.fullmatch, "{value!r} is not a variable name")]
 Module = Annotated[
     str,
     checked(
@@ -277,10 +293,16 @@ class WorkerSettings(LeasePolicy):
     # SQS waits no longer than this.
     poll_wait: Duration = setting(20 * _SECOND, _ZERO, 20 * _SECOND)
     """Time a poll of an empty queue waits for a message."""
+    run_as: Annotated[tuple[RunAs, ...], Listed, AfterValidator(_check_run_as)] = ()
+    """Users as which tasks run: USER for all tenants, TENANT=USER for one; none: as the worker."""
     keep_work_dirs: bool = False
     """Whether the working directory of an attempt is kept after the attempt has ended."""
+    max_processes: int = setting(1_000, 0, 1_000_000)
+    """Maximum processes of an attempt at a time, unless its definition sets it; 0: no limit."""
     pass_environment: Annotated[tuple[Variable, ...], Listed] = DEFAULT_PASS_ENVIRONMENT
     """Variables that are passed to tasks; replaces the default list."""
+    task_secrets: Annotated[tuple[SecretName, ...], Listed] = ()
+    """Names of secrets that definitions may give to their tasks, as in `env: {X: {from: NAME}}`."""
 
 
 @section

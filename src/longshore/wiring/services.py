@@ -8,7 +8,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -30,6 +30,7 @@ from longshore.errors import BackendUnavailable
 from longshore.execution.host import forkserver_client
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.registry import FileWorkerRegistry, page_path
+from longshore.execution.host.task_users import TaskUsers
 from longshore.execution.linux import hide_memory as hide_memory
 from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
@@ -65,7 +66,7 @@ from longshore.services.worker.context import (
 )
 from longshore.services.worker.group import WorkerGroup, wait_until_idle
 from longshore.services.worker.worker import Worker
-from longshore.settings import Settings, check_store_is_named, child_environment
+from longshore.settings import Settings, check_store_is_named, child_environment, read_task_secret
 from longshore.wiring.backends import open_backend
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class Services:
     worker_registry: WorkerRegistry
     new_id: Callable[[], str] = new_id
     intervals: Intervals = DEFAULT_INTERVALS
+    # Those of the settings, in a server with a worker; another process cannot know.
+    task_secrets: Collection[str] | None = None
 
     @property
     def environment(self) -> str:
@@ -316,6 +319,9 @@ class Services:
             child_environment(settings),
             self.backend.clock,
             keep_folders=settings.worker.keep_work_dirs,
+            max_processes=settings.worker.max_processes,
+            users=TaskUsers(settings.worker.run_as) if settings.worker.run_as else None,
+            read_secret=partial(read_task_secret, settings.worker.task_secrets),
             agent_access=agent_config(settings),
             modules=settings.worker.app,
             agent_modules=("longshore.execution.runners.agent.warmup",) if sdk else (),
@@ -330,7 +336,10 @@ class Services:
             roll=random.random,
             memory_bytes=machine_memory(),
             queues=queues,
-            make_slots=lambda listener: runner.make_slots(
+            # The children of a slot are forked before it is known whose task they run.
+            make_slots=None
+            if settings.worker.run_as
+            else lambda listener: runner.make_slots(
                 listener, page_path=page_path(settings.data_dir.absolute(), name)
             ),
         )

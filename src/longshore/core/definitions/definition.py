@@ -6,6 +6,7 @@ definitions ``command`` and ``python`` are not stored: they take everything from
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
@@ -16,6 +17,7 @@ from longshore.core.health import HealthThresholds
 from longshore.core.ids import NAME_PATTERN, is_name
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority
+from longshore.errors import Problem
 
 
 class RunnerKind(StrEnum):
@@ -38,14 +40,15 @@ class Isolation(StrEnum):
 class ResourceLimits:
     """What an attempt may use; None: no limit.
 
-    The kernel enforces most limits per process. The reaper of the attempt enforces the memory
-    limit on all its processes together.
+    The kernel enforces most limits per process. The reaper of the attempt enforces the limits of
+    memory and processes, on all its processes together.
     """
 
     cpu: timedelta | None = None  # of each process, in whole seconds
     memory_bytes: int | None = None  # of all processes of the attempt together
     open_files: int | None = None  # of each process
     file_bytes: int | None = None  # of each file that is written
+    processes: int | None = None  # at a time; None: the limit of the worker
 
     def __post_init__(self) -> None:
         if self.cpu is not None and self.cpu < timedelta(seconds=1):
@@ -57,7 +60,7 @@ class ResourceLimits:
 
 
 # No child can start below these; a smaller number has a wrong unit.
-_MINIMUMS = {"memory_bytes": 16 * 1024 * 1024, "open_files": 16, "file_bytes": 1}
+_MINIMUMS = {"memory_bytes": 16 * 1024 * 1024, "open_files": 16, "file_bytes": 1, "processes": 1}
 UNLIMITED = ResourceLimits()
 
 
@@ -87,6 +90,18 @@ class Definition:
         """Everything but the version, to compare two versions."""
         return _content(self)
 
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The names of the secrets that its tasks get, by environment variable."""
+        variables = self.options.get("env")
+        if not isinstance(variables, dict):
+            return {}
+        return {
+            variable: value["from"]
+            for variable, value in variables.items()
+            if isinstance(value, dict) and "from" in value
+        }
+
     def __post_init__(self) -> None:
         for field_name, value in (("name", self.name), ("queue", self.queue)):
             if not is_name(value):
@@ -94,9 +109,15 @@ class Definition:
         if self.timeout is not None and self.timeout <= timedelta(0):
             raise ValueError("timeout must be greater than zero")
         if self.isolation is Isolation.POOL and (
-            self.runner is not RunnerKind.PYTHON or self.pty or self.resources != UNLIMITED
+            self.runner is not RunnerKind.PYTHON
+            or self.pty
+            or self.resources != UNLIMITED
+            or self.secrets
         ):
-            message = "isolation 'pool' is for python tasks without limits and without a terminal"
+            message = (
+                "isolation 'pool' is for python tasks without limits, without secrets and without a"
+                " terminal"
+            )
             raise ValueError(message)
         if self.runner is RunnerKind.AGENT and (self.isolation is not Isolation.FORK or self.pty):
             # Its credential is sent with the attempt, and must not be stored in a file.
@@ -104,6 +125,21 @@ class Definition:
 
 
 _content = attrgetter(*[item.name for item in fields(Definition) if item.name != "version"])
+
+
+def unlisted_secrets(definition: Definition, listed: Collection[str]) -> list[Problem]:
+    """Returns a problem for each secret of the definition that no worker may give to a task."""
+    return [
+        Problem(
+            f"options.env.{variable}",
+            f"tasks may not get the secret {name!r} from a worker; to allow it, add its name to the"
+            " setting worker.task_secrets",
+        )
+        for variable, name in definition.secrets.items()
+        if name not in listed
+    ]
+
+
 NO_DEFINITION = "no definition is called {!r}; see `longshore definitions list`"
 """The problem of a task that names a definition that does not exist."""
 BUILTIN_DEFINITIONS: dict[str, Definition] = {

@@ -48,6 +48,7 @@ REQUIRED: Final = ("name", "runner")
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _MAX_VALUES = 100_000  # of the options
 _CAPITAL = re.compile("[A-Z]")
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def split_job_file(document: Any) -> tuple[list[Definition], Any, list[Problem]]:
@@ -146,7 +147,17 @@ class _DefinitionReader(DocumentReader):
         definition: Definition | None = self.read(fields, path, lambda values: Definition(**values))
         if definition is not None and definition.runner is RunnerKind.AGENT:
             self._check_agent(definition, path)
+        elif definition is not None:
+            self._check_references(definition, path)
         return definition if len(self.problems) == before else None
+
+    def _check_references(self, definition: Definition, path: str) -> None:
+        variables = definition.options.get("env")
+        for variable, value in variables.items() if isinstance(variables, dict) else ():
+            name = value.get("from") if isinstance(value, dict) and len(value) == 1 else value
+            if not isinstance(name, str) or (name is not value and not _VARIABLE.fullmatch(name)):
+                place = join_path(path, f"options.env.{short_name(variable)}")
+                self.add(place, "expected text, or {from: NAME} with the name of a secret")
 
     def _check_agent(self, definition: Definition, path: str) -> None:
         plan, problems = read_plan(definition.options)
@@ -364,6 +375,9 @@ _RESOURCES = _object(
     memoryBytes=_integer(16 * 2**20).described("Memory of all processes together, in bytes."),
     openFiles=_integer(16).described("Open files of each process."),
     fileBytes=_integer(1).described("Size of each written file, in bytes."),
+    processes=_integer(1).described(
+        "Processes of an attempt at a time. Default: the setting worker.max_processes."
+    ),
 )
 _HEALTH = _object(
     HealthThresholds,

@@ -169,6 +169,15 @@ def failure_of_exit(
     )
 
 
+def failure_of_too_many_processes(limit: int) -> Failure:
+    """Returns the failure of an attempt that was ended because of the number of its processes."""
+    message = (
+        f"the attempt had more than {limit} processes; if it needs them, raise resources.processes"
+        " in its definition or the setting worker.max_processes"
+    )
+    return Failure(category=ErrorCategory.PROGRAMMING, message=message)
+
+
 def failure_of_silent_exit(exit_code: int | None, *, peak_rss_bytes: int | None) -> Failure:
     """Like ``failure_of_exit``, for a process that reports every error but has reported nothing."""
     if exit_code is not None and exit_code >= 0:

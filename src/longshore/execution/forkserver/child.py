@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.attempt_settings import command_settings, python_settings
-from longshore.execution.linux import close_other_fds, set_process_name
+from longshore.execution.linux import become_user, close_other_fds, set_process_name
 from longshore.execution.protocol import CHANNEL_FD, FDS_PER_ATTEMPT, REPLIES_FD, SLOT_VARIABLE
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import EXIT_OK, execute_attempt, run_and_report
@@ -118,6 +118,7 @@ class AttemptChild:
             for file in files:
                 os.close(file)
         if self._page.begin(1, fence):
+            self._page.close()  # its reaper relies on it
             _run_attempt(files)
         exit_process(EXIT_OK)  # too late
 
@@ -141,6 +142,11 @@ def _run_attempt(files: Sequence[int]) -> NoReturn:
 
 
 def _run_spec(spec: dict[str, Any], channel: Channel) -> None:
+    if user := spec["user"]:
+        # A program may open them again by their names, such as /dev/stdout.
+        for file in _CHILD_FDS:
+            os.fchown(file, user["uid"], user["gid"])
+        become_user(user["uid"], user["gid"], user["groups"])
     os.chdir(spec["folder"])
     command = spec["runner"] == "command"
     spec["settings"] = settings = {}

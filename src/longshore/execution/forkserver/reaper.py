@@ -10,7 +10,8 @@ not enforce it.
 A reaper belongs to a slot and forks its children, one after another. It holds the child's ends of
 the slot's files for as long as the worker uses the slot, and gives them to each child. When nothing
 of a child is left, it forks the next one, which waits for a task. It is not involved in the tasks
-themselves: from the slot's page it knows whether one is running, until when, and its memory limit.
+themselves: from the slot's page it knows whether one is running, until when, and its limits of
+memory and processes.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from longshore.execution.linux import (
     die_with_parent,
     set_process_name,
 )
-from longshore.execution.process_table import descendants
+from longshore.execution.process_table import descendants, groups_below, has_more_descendants
 from longshore.execution.protocol import REQUEST, ChildStatus, KillCause
 from longshore.execution.slot_page import SlotPage, clock_ns
 
 # Above the numbers that a child uses for itself.
 _FIRST_FD = 64
-_MEMORY_CHECK_MS = 250
+_LIMITS_CHECK_MS = 250
 # A wait does not end earlier if the machine sleeps meanwhile, so it is never longer than this.
 _MAX_WAIT_MS = 5_000
 # After a child that ended before it had begun anything, or if no child can be forked.
@@ -113,6 +114,12 @@ class ReapedProcesses:
         very long."""
         deadline = time.monotonic() + KILL_TIMEOUT_S
         reported = False
+        if self.cause is KillCause.PROCESSES:
+            # The kernel kills a group at once: processes that fork faster than this one can kill
+            # them one by one are in few groups. Their sessions contain only descendants.
+            for group in groups_below(os.getpid()) - {os.getpgrp()}:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
         while self.reap():
             if self.wait_status is None:
                 self.signal_group(signal.SIGKILL)
@@ -290,7 +297,8 @@ class Reaper:
         if left_ns is None:
             return None
         # More than is left, as a child that has just begun may not be visible at the deadline.
-        longest_ms = _MEMORY_CHECK_MS if self._page.memory_bytes else _MAX_WAIT_MS
+        is_limited = self._page.memory_bytes or self._page.max_processes
+        longest_ms = _LIMITS_CHECK_MS if is_limited else _MAX_WAIT_MS
         return min(left_ns // 1_000_000 + 2, longest_ms)
 
     def _kill_cause(self) -> KillCause:
@@ -302,6 +310,9 @@ class Reaper:
             self._processes.peak_bytes = max(self._processes.peak_bytes, used)
             if used > limit:
                 return KillCause.MEMORY
+        limit = self._page.max_processes
+        if limit and has_more_descendants(os.getpid(), limit):
+            return KillCause.PROCESSES
         return KillCause.NONE
 
     def _wait(self, timeout_ms: int | None) -> None:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 from longshore.core.definitions.definition import Isolation
+from longshore.core.ids import traceparent_of
 from longshore.execution.attempt_settings import python_settings
 from longshore.execution.forkserver.child import TaskEnvironment, exit_process, set_thread_reset
 from longshore.execution.linux import become_subreaper, has_children, set_process_name
@@ -28,6 +29,7 @@ from longshore.execution.protocol import (
     ATTEMPT_VARIABLE,
     SLOT_VARIABLE,
     TASK_VARIABLE,
+    TRACE_VARIABLE,
     ChildMessage,
 )
 from longshore.execution.runners.channel import (
@@ -61,6 +63,7 @@ from longshore.execution.slot_protocol import (
 
 _OUTPUT, _ERRORS = 1, 2
 _TASK_VARIABLE, _ATTEMPT_VARIABLE = TASK_VARIABLE.encode(), ATTEMPT_VARIABLE.encode()
+_TRACE_VARIABLE = TRACE_VARIABLE.encode()
 FOLDER_MODE = 0o700
 _REPLY_BYTES = 64 * 1024
 # A fork costs as much as a hundred tasks: with these limits it is about one percent of the work,
@@ -274,6 +277,9 @@ class SlotChild:
         if not self._in_pool:
             variables[_TASK_VARIABLE] = record.task_id.encode()
             variables[_ATTEMPT_VARIABLE] = b"%d" % record.attempt
+            if TRACE_VARIABLE not in {**self._environment.base, **(settings.get("env") or {})}:
+                trace = traceparent_of(record.job_id, record.task_id, record.attempt)
+                variables[_TRACE_VARIABLE] = trace.encode()
             create_folder = None
         self._environment.apply(variables, settings.get("env"))
         spec = {

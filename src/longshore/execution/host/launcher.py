@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,11 +16,14 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
+from longshore.core.ids import traceparent_of
+from longshore.core.text.known_secrets import KnownSecrets
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkedReaper, ForkServerClient
 from longshore.execution.host.slots import ProcessSlots
+from longshore.execution.host.task_users import TaskUser, TaskUsers
 from longshore.execution.protocol import (
     ATTEMPT_VARIABLE,
     CHANNEL_FD,
@@ -29,6 +33,7 @@ from longshore.execution.protocol import (
     INPUT_VARIABLE,
     PREVIOUS_OUTPUT_VARIABLE,
     TASK_VARIABLE,
+    TRACE_VARIABLE,
 )
 from longshore.execution.slot_page import PAGE_BYTES, SlotPage
 from longshore.ports.child_slots import SlotListener
@@ -54,10 +59,14 @@ class ProcessRunner:
 
     Args:
         agent_access: What only agents receive: how to reach their model, and their permissions.
+        max_processes: How many processes an attempt may have, unless its definition limits them;
+            0: no limit.
         modules: Loaded before any child is started.
         agent_modules: Modules that take a second and much memory to load. Agents have their own
             fork server, which loads them and starts with the first agent.
         preload: Start the agents' fork server in ``open``.
+        read_secret: Returns the secret of this name, or raises ``UsageError``.
+        users: Those as which tasks run; None: as the user of this process.
         inherited_fds: Returns file descriptors that stay open while any process of an attempt is
             alive.
     """
@@ -67,14 +76,20 @@ class ProcessRunner:
     clock: Clock
     _: KW_ONLY
     keep_folders: bool = False
+    max_processes: int = 0
     agent_access: Mapping[str, Any] = field(default_factory=dict)
     modules: Sequence[str] = ()
     agent_modules: Sequence[str] = ()
     preload: bool = False
+    read_secret: Callable[[str], str] = str
+    users: TaskUsers | None = None
     inherited_fds: Callable[[], Sequence[int]] = tuple
 
     def __post_init__(self) -> None:
         self._folder = self.folder / "work"
+        if self.users is not None:
+            # Tasks of other users can neither read nor pass the data folder.
+            self._folder = self.folder.with_name(f"{self.folder.name}-tasks")
         self._cleaner = FolderCleaner(keep=self.keep_folders)
         client = partial(ForkServerClient, self.environment, inherited_fds=self.inherited_fds)
         self.forkserver = self.agent_forkserver = client(modules=self.modules)
@@ -83,6 +98,8 @@ class ProcessRunner:
         self._free_slots = defaultdict[ForkServerClient, list[ForkedReaper]](list)
 
     async def open(self) -> None:
+        if self.users is not None:
+            self.users.open_folder(self._folder)
         before = self.clock.now() - _STALE_AFTER
         await self._cleaner.remove_stale(self._folder, "*.agent", before=before)
         await self.forkserver.open()
@@ -103,18 +120,29 @@ class ProcessRunner:
             folder=self._folder,
             page_path=page_path,
             cleaner=self._cleaner,
+            max_processes=self.max_processes,
         )
 
     async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> ProcessAttempt:
         forkserver = await self._forkserver_for(spec.definition)
+        user = None if self.users is None else self.users.of(spec.tenant)
         folder = self._folder / f"{spec.task_id}.{spec.attempt}"
         free_slots = self._free_slots[forkserver]
+        variables = spec.definition.secrets.items()
+        secrets = {variable: self.read_secret(name) for variable, name in variables}
         attempt = ProcessAttempt(
-            spec, on_free=free_slots.append, folder=folder, cleaner=self._cleaner, clock=self.clock
+            spec,
+            on_free=free_slots.append,
+            folder=folder,
+            cleaner=self._cleaner,
+            clock=self.clock,
+            max_processes=spec.definition.resources.processes or self.max_processes,
+            secrets=KnownSecrets(secrets.values()) if secrets else None,
+            user=user,
         )
         try:
-            _prepare_folder(folder, spec)
-            document = json.dumps(self._encode(spec, folder), default=asdict).encode()
+            _prepare_folder(folder, spec, user)
+            document = json.dumps(self._encode(spec, folder, secrets, user), default=asdict)
             reach("attempt.spec_written")
             with ExitStack() as theirs:
                 child_ends = attempt.open_pipes(theirs)
@@ -123,7 +151,7 @@ class ProcessRunner:
                 while free_slots and not free_slots[-1].is_alive:
                     free_slots.pop()
                 slot = free_slots.pop() if free_slots else await _open_slot(forkserver)
-                attempt.start_in(slot, document, child_ends, deadline_ns)
+                attempt.start_in(slot, document.encode(), child_ends, deadline_ns)
             await attempt.begun
         except BaseException as error:
             attempt.abandon()
@@ -145,7 +173,9 @@ class ProcessRunner:
             return self.forkserver
         return self.agent_forkserver
 
-    def _encode(self, spec: AttemptSpec, folder: Path) -> dict[str, Any]:
+    def _encode(
+        self, spec: AttemptSpec, folder: Path, secrets: Mapping[str, str], user: TaskUser | None
+    ) -> dict[str, Any]:
         """Returns the spec as the child receives it."""
         definition = spec.definition
         limits = asdict(definition.resources)
@@ -155,7 +185,12 @@ class ProcessRunner:
             **{name: getattr(spec, name) for name in _SPEC_FIELDS},
             "resources": {**limits, "cpu_s": None if cpu is None else int(cpu.total_seconds())},
             "folder": str(folder),
-            "environment": self.environment,
+            "environment": {
+                TRACE_VARIABLE: traceparent_of(spec.job_id, spec.task_id, spec.attempt),
+                **self.environment,
+                **(user.variables(folder) if user is not None else {}),
+            },
+            "user": user,
             "variables": {
                 "PWD": str(folder),
                 TASK_VARIABLE: spec.task_id,
@@ -163,6 +198,9 @@ class ProcessRunner:
                 CHANNEL_VARIABLE: str(CHANNEL_FD),
             },
         }
+        if secrets:
+            options = definition.options
+            document["options"] = {**options, "env": {**options["env"], **secrets}}
         if definition.runner is RunnerKind.COMMAND:
             document["variables"] |= {
                 INPUT_VARIABLE: str(folder / _INPUT_FILE),
@@ -174,11 +212,18 @@ class ProcessRunner:
                     PREVIOUS_OUTPUT_VARIABLE: str(folder / _PREVIOUS_OUTPUT_FILE),
                 }
         if definition.runner is RunnerKind.AGENT:
+            # The workspace outlives the attempts of its task.
+            workspace = self._folder / f"{spec.task_id}.agent"
+            repositories = self.folder / "repositories" / spec.tenant
+            if user is not None:
+                repositories = self._folder / f"{spec.tenant}.repositories"
+                for path in (workspace, repositories):
+                    path.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+                    user.own(path)
             document["agent"] = {
                 **self.agent_access,
-                # The workspace outlives the attempts of its task.
-                "workspace": str(self._folder / f"{spec.task_id}.agent"),
-                "repositories": str(self._folder.parent / "repositories" / spec.tenant),
+                "workspace": str(workspace),
+                "repositories": str(repositories),
             }
         return document
 
@@ -192,9 +237,11 @@ async def _open_slot(forkserver: ForkServerClient) -> ForkedReaper:
         return await forkserver.fork_reaper(SlotPage(page_file), None, slot={}, fds=(page_file,))
 
 
-def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
+def _prepare_folder(folder: Path, spec: AttemptSpec, user: TaskUser | None) -> None:
     """Create the attempt's folder and a command's input files, readable only by their owner."""
     folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    if user is not None and folder.is_dir():
+        shutil.rmtree(folder)  # what a task has left there must not be written to
     folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
     reach("attempt.folder_created")
     if spec.definition.runner is RunnerKind.COMMAND:
@@ -203,6 +250,9 @@ def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
         if spec.feedback is not None:
             _write_private(folder / _FEEDBACK_FILE, spec.feedback)
             _write_private(folder / _PREVIOUS_OUTPUT_FILE, json.dumps(spec.previous_output))
+    if user is not None:
+        for path in (*folder.iterdir(), folder):
+            user.own(path)
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -31,6 +31,7 @@ from longshore.core.tasks.failures import (
     ErrorCategory,
     Failure,
     failure_of_silent_exit,
+    failure_of_too_many_processes,
 )
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
@@ -94,6 +95,7 @@ class ProcessSlots:
         folder: Contains the folders of attempts and children.
         page_path: The file that records what was begun; it outlives a kill of all processes, and is
             removed by ``close``.
+        max_processes: How many processes a child may be, with those that it starts; 0: no limit.
     """
 
     def __init__(
@@ -105,11 +107,13 @@ class ProcessSlots:
         folder: Path,
         page_path: Path,
         cleaner: FolderCleaner,
+        max_processes: int = 0,
     ) -> None:
         self.forkserver = forkserver
         self.listener = listener
         self.clock = clock
         self.cleaner = cleaner
+        self.max_processes = max_processes
         self.folder = folder
         self._page_path = page_path
         self._slots: dict[int, _ChildSlot] = {}
@@ -266,6 +270,7 @@ class _ChildSlot:
             theirs.callback(os.close, page_file)
             self.page = SlotPage(page_file, self.number)
             self.page.format()
+            self.page.max_processes = self._slots.max_processes
             self._replies, replies_end = open_sockets(ours, theirs)
             self._reports, reports_end = open_reading(ours, theirs)
             output, output_end = open_reading(ours, theirs)
@@ -679,7 +684,7 @@ class _ChildSlot:
             return None, finished
         cause = self._cause_of(status, code, begun)
         peak = status.peak_bytes or None
-        exit_failure = _exit_failure(cause, code, peak)
+        exit_failure = self._exit_failure(cause, code, peak)
         ending = ChildEnding(
             cause=cause,
             begun=None if begun is None else begun.number,
@@ -713,11 +718,12 @@ class _ChildSlot:
             return ChildEndCause(status.cause)
         return ChildEndCause.RETIRED if code == 0 and begun is None else ChildEndCause.CRASHED
 
-
-def _exit_failure(cause: ChildEndCause, code: int, peak_rss_bytes: int | None) -> Failure:
-    if cause in _MESSAGES:
-        return Failure(category=ErrorCategory.CRASH, message=_MESSAGES[cause])
-    return failure_of_silent_exit(code, peak_rss_bytes=peak_rss_bytes)
+    def _exit_failure(self, cause: ChildEndCause, code: int, peak_bytes: int | None) -> Failure:
+        if cause is ChildEndCause.PROCESSES:
+            return failure_of_too_many_processes(self._slots.max_processes)
+        if cause in _MESSAGES:
+            return Failure(category=ErrorCategory.CRASH, message=_MESSAGES[cause])
+        return failure_of_silent_exit(code, peak_rss_bytes=peak_bytes)
 
 
 def _remove_file(path: str | None) -> None:

@@ -18,6 +18,7 @@ from threading import Lock
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
+from longshore.core.ids import traceparent_of
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import StepNameTaken
 from longshore.execution.protocol import ChildMessage
@@ -89,6 +90,14 @@ class Context:
     def idempotency_key(self) -> str:
         """The same key in every attempt of this task, for services that deduplicate requests."""
         return self.task_id
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context of this attempt; the job has one trace, each attempt a span.
+
+        A task of its own process finds it in ``TRACEPARENT`` too, unless ``env`` sets another.
+        """
+        return traceparent_of(self.job_id, self.task_id, self.attempt)
 
     @property
     def cancelled(self) -> bool:

@@ -269,7 +269,8 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             that of the settings.
         retry_on_timeout: Whether an attempt that timed out is retried.
         isolation: ``fork``, ``pool`` or ``spawn``.
-        resources: ``{"memory_bytes": …, "cpu": "1m", "open_files": …, "file_bytes": …}``.
+        resources: ``{"memory_bytes": …, "cpu": "1m", "open_files": …, "file_bytes": …,
+            "processes": …}``.
         requires_review: Whether a result waits for approval.
         description: For people; default: the first line of the docstring.
 

@@ -250,7 +250,11 @@ def _full() -> Definition:
         requires_review=True,
         isolation=Isolation.SPAWN,
         resources=ResourceLimits(
-            cpu=timedelta(seconds=9), memory_bytes=2**30, open_files=64, file_bytes=2**20
+            cpu=timedelta(seconds=9),
+            memory_bytes=2**30,
+            open_files=64,
+            file_bytes=2**20,
+            processes=8,
         ),
         pty=True,
         health=HealthThresholds(

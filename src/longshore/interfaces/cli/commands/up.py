@@ -7,8 +7,8 @@ import contextlib
 import itertools
 import socket
 from collections import Counter
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Collection, Coroutine
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,6 +81,8 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
             contextlib.closing(bind_socket(settings.api.host, settings.api.port))
         )
         services = await stack.enter_async_context(open_command_services(settings))
+        if with_worker:
+            services = replace(services, task_secrets=settings.worker.task_secrets)
         key_file = await services.ensure_machine_key()
         # Before requests are served: the next job may name these definitions.
         files = await _apply_definition_files(services)
@@ -116,9 +118,11 @@ class _DefinitionFiles:
     contents: FolderContents
     sync: DefinitionSync
     applied: ApplyResult
+    task_secrets: Collection[str] | None
 
     async def poll(self) -> FolderContents:
-        return await asyncio.to_thread(self.watch.poll)
+        contents = await asyncio.to_thread(self.watch.poll)
+        return contents.with_secrets_checked(self.task_secrets)
 
 
 async def _apply_definition_files(services: Services) -> _DefinitionFiles | None:
@@ -128,9 +132,11 @@ async def _apply_definition_files(services: Services) -> _DefinitionFiles | None
         return None
     folder = settings.definitions.folder.absolute()
     watch = FolderWatch(folder)
-    contents = await asyncio.to_thread(watch.read)
+    secrets = services.task_secrets
+    contents = (await asyncio.to_thread(watch.read)).with_secrets_checked(secrets)
     sync = services.definition_sync(folder)
-    return _DefinitionFiles(folder, watch, contents, sync, await sync.sync(contents.definitions))
+    applied = await sync.sync(contents.definitions)
+    return _DefinitionFiles(folder, watch, contents, sync, applied, secrets)
 
 
 def _background_loops(
