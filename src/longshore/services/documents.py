@@ -626,6 +626,7 @@ class DefinitionDocument(ApiDocument, kw_only=True):
     version: Annotated[int, Meta(description="0: built in.")]
     runner: RunnerKind
     options: dict[str, Any]
+    overridable: Annotated[list[str], Meta(description="Options that an input may set.")]
     description: str | None
     queue: str | None
     priority: Priority
@@ -929,6 +930,7 @@ def definition_document(definition: Definition) -> DefinitionDocument:
         DefinitionDocument,
         definition,
         options=dict(definition.options),
+        overridable=list(definition.overridable),
         priority=definition.priority.name.lower(),
         retry=from_record(RetryDocument, retry) if retry else None,
         retryable_exit_codes=list(definition.retryable_exit_codes),

@@ -12,6 +12,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
+from longshore.core.definitions.overrides import OPTION_NAMES
 from longshore.core.health import HealthThresholds
 from longshore.core.ids import NAME_PATTERN, is_name
 from longshore.core.tasks.backoff import RetryPolicy
@@ -69,6 +70,7 @@ class Definition:
     runner: RunnerKind
     version: int = 0  # 0: not stored, built in
     options: dict[str, Any] = field(default_factory=dict)  # of the runner
+    overridable: tuple[str, ...] = ()  # options that an input may set; see ``overrides``
     description: str = ""
     queue: str = "default"
     priority: Priority = Priority.NORMAL
@@ -107,6 +109,6 @@ _content = attrgetter(*[item.name for item in fields(Definition) if item.name !=
 NO_DEFINITION = "no definition is called {!r}; see `longshore definitions list`"
 """The problem of a task that names a definition that does not exist."""
 BUILTIN_DEFINITIONS: dict[str, Definition] = {
-    kind.value: Definition(name=kind.value, runner=kind)
+    kind.value: Definition(name=kind.value, runner=kind, overridable=OPTION_NAMES[kind])
     for kind in (RunnerKind.COMMAND, RunnerKind.PYTHON)
 }
