@@ -157,7 +157,7 @@ async def full_store() -> Store:
     await store.submit("open", a_task("p"), a_task("q", "p"), budget={"usd": 5})
     await store.submit("running", a_task("r"), a_task("s", queue="mail"))
     await store.claim("running", "r")
-    await store.submit("review", a_task("v") | {"name": "report"})
+    await store.submit("review", a_task("v", name="report", input={}))
     await store.complete("review", "v", "draft")
     await services.operator_commands.pause_queue("mail", by="bob", reason="maintenance")
     await services.health_check.check_tenant(TENANT)

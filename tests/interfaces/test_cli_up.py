@@ -26,6 +26,12 @@ SLOW = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["sleep",
 Up = tuple[subprocess.Popen[str], httpx.Client]
 
 
+def key_file(cli: Cli) -> Path:
+    """The file of the server's key."""
+    (path,) = (cli.folder / ".config/longshore/keys").iterdir()
+    return path
+
+
 @contextlib.contextmanager
 def up(cli: Cli, *options: str, **process_options: Any) -> Iterator[Up]:
     """The process, and a client that has its key."""
@@ -34,7 +40,7 @@ def up(cli: Cli, *options: str, **process_options: Any) -> Iterator[Up]:
             assert process.stdout is not None
             address = ADDRESS.match(process.stdout.readline())
             assert address, process.communicate()
-            key = (cli.folder / ".longshore" / "api-key").read_text().strip()
+            key = key_file(cli).read_text().strip()
             with httpx.Client(
                 base_url=address[1], headers={"x-api-key": key}, timeout=TIMEOUT_S
             ) as client:
@@ -65,7 +71,7 @@ def test_a_submitted_job_completes_and_ctrl_c_stops_cleanly(cli: Cli) -> None:
         process.send_signal(signal.SIGINT)
 
         assert process.wait(TIMEOUT_S) == 0
-    assert stat.S_IMODE((cli.folder / ".longshore" / "api-key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(key_file(cli).stat().st_mode) == 0o600
 
 
 def test_running_tasks_may_finish_when_it_is_stopped(cli: Cli) -> None:
@@ -122,7 +128,7 @@ def test_the_key_stays_the_same_and_a_key_file_readable_by_others_is_rejected(cl
     with up(cli) as (_, client):
         assert client.headers["x-api-key"] == first
         assert client.get("/v1/jobs").status_code == 200
-    (cli.folder / ".longshore" / "api-key").chmod(0o644)
+    key_file(cli).chmod(0o644)
 
     answer = cli("up", "--port", "0")
 

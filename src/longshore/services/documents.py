@@ -580,12 +580,19 @@ class KeyDocument(ApiDocument, kw_only=True):
     created_at: Timestamp
     revoked_at: Timestamp | None
     expires_at: Timestamp | None = None
+    definitions: Annotated[
+        list[str] | None, Meta(description="The key may start tasks of these only; null: of any.")
+    ] = None
+    queues: Annotated[
+        list[str] | None, Meta(description="The key may start tasks in these only; null: in any.")
+    ] = None
 
 
 class NewKeyDocument(KeyDocument, kw_only=True):
     """A new API key."""
 
     key: Annotated[str, Meta(description="Store it: it is not shown again.", examples=["lsk_…"])]
+    warning: str | None = None
 
 
 class KeyList(ApiDocument, kw_only=True):
@@ -918,9 +925,17 @@ def _spend_document(usage: Usage) -> SpendDocument:
     return SpendDocument(usd=usage.cost_usd, tokens=total_tokens(usage), minutes=usage.seconds / 60)
 
 
-def key_document(record: KeyRecord) -> KeyDocument:
-    """An API key, without its secret."""
-    return from_record(KeyDocument, record, scopes=sorted(record.scopes))
+def key_document(record: KeyRecord, kind: type[AnyDocument], **fields: Any) -> AnyDocument:
+    """An API key as ``KeyDocument``, or with the fields of ``NewKeyDocument``."""
+    definitions, queues = record.limits.definitions, record.limits.queues
+    return from_record(
+        kind,
+        record,
+        scopes=sorted(record.scopes),
+        definitions=None if definitions is None else sorted(definitions),
+        queues=None if queues is None else sorted(queues),
+        **fields,
+    )
 
 
 def definition_document(definition: Definition) -> DefinitionDocument:
