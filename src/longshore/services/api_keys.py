@@ -11,7 +11,7 @@ repeats the request, which stores the event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -45,16 +45,6 @@ _KEY_LIMIT_CHARACTERS = 200
 _CALLER_LIMIT = 10_000
 _SEVERAL = 2
 _MAX_LIFETIME = timedelta(days=36_500)
-
-
-def shared_workers_warning(tenants: Sequence[str]) -> str | None:
-    """What operators must know if several tenants have keys; None for one tenant."""
-    if len(tenants) < _SEVERAL:
-        return None
-    return (
-        f"{len(tenants)} tenants have keys; their tasks run as one user, who can read the data of"
-        " all of them, unless each has workers of its own: see docs/explain/threat-model.md"
-    )
 
 
 class KeyExpired(Exception):
@@ -161,6 +151,24 @@ class ApiKeys:
     async def list(self, tenant: str) -> list[KeyRecord]:
         """Returns a tenant's keys, oldest first, including revoked ones."""
         return await self.backend.keys.list(tenant)
+
+    async def shared_workers_warning(self, new_tenant: str | None = None) -> str | None:
+        """What operators must know if several tenants have keys; None if not.
+
+        Args:
+            new_tenant: Gets a key; if it has one already, there is no warning.
+        """
+        tenants = {*await self.backend.keys.tenants()}
+        if new_tenant is not None:
+            if new_tenant in tenants:
+                return None
+            tenants.add(new_tenant)
+        if len(tenants) < _SEVERAL:
+            return None
+        return (
+            f"{len(tenants)} tenants have keys; their tasks run as one user, who can read the data"
+            " of all of them, unless each has workers of its own: see docs/explain/threat-model.md"
+        )
 
     async def revoke(self, tenant: str, key_id: str, *, by: str) -> KeyRecord:
         """Revoke a key; a key that was revoked before stays revoked.

@@ -43,7 +43,7 @@ from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputPosition
 from longshore.services import documents as d
 from longshore.services import followers
-from longshore.services.api_keys import KEYS_ENTITY_ID, ApiKeys, shared_workers_warning
+from longshore.services.api_keys import KEYS_ENTITY_ID, ApiKeys
 from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters, read_post_mortem
 from longshore.services.explain import Explainer
@@ -1047,9 +1047,11 @@ class Application:
             lifetime = None if expires is None else parse_duration(expires)
         except ValueError as error:
             raise UsageError(f"expires: {error}") from None
-        # Who operates the installation decides whether tenants may share its workers.
-        others = await self._backend.keys.tenants() if self.caller.is_operator else ()
-        record, secret = await self.services.api_keys.create(
+        api_keys, warning = self.services.api_keys, None
+        if self.caller.is_operator:
+            # Who operates the installation decides whether tenants may share its workers.
+            warning = await api_keys.shared_workers_warning(tenant)
+        record, secret = await api_keys.create(
             tenant,
             name=name,
             scopes={ApiScope(scope) for scope in scopes},
@@ -1060,7 +1062,6 @@ class Application:
                 queues=None if queues is None else frozenset(queues),
             ),
         )
-        warning = shared_workers_warning([*others, tenant]) if tenant not in others else None
         return d.key_document(record, d.NewKeyDocument, key=secret, warning=warning)
 
     @over_http(d.KeyDocument, "DELETE", "keys/{key_id}", repeatable=True)

@@ -249,7 +249,7 @@ class HttpClient(_Operations):
             case 404, "not-found":
                 return _RemoteNotFound("thing", detail)
             case 403, _:
-                return NotAllowed(f"{self.url}: {detail}")
+                return NotAllowed(detail)
             case 409, _:
                 return _RemoteRefusal("", detail)
             case 413, "too-large":

@@ -26,7 +26,6 @@ from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.definition_files import LONGSHORE_YAML, FolderWatch
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.server import bind_socket, serve
-from longshore.services.api_keys import shared_workers_warning
 from longshore.services.definitions import ApplyResult, DefinitionSync, FolderContents
 from longshore.services.resilience import race
 from longshore.settings import Settings
@@ -97,8 +96,7 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
         signals = StopSignals(lambda: None, stop_now, settings.stop_deadline)
         handle_signals(signals.on_signal)
         _print_startup(services, server_socket, key_file, files, with_worker=with_worker)
-        tenants = await services.backend.keys.tenants()
-        if (warning := shared_workers_warning(tenants)) is not None:
+        if (warning := await services.api_keys.shared_workers_warning()) is not None:
             print_stderr(f"longshore: warning: {warning}")
         loops = _background_loops(services, files, with_worker=with_worker)
         async with race(signals.requested.wait(), *parts, *loops) as (_, *running):
