@@ -69,7 +69,7 @@ def read_overridable(runner: str, names: Sequence[str]) -> tuple[str, ...]:
     """
     options = OPTION_NAMES.get(runner, ())
     if names and not options:
-        raise ValueError(f"the input of a task with the runner {runner!r} sets no options")
+        raise ValueError("the input of an agent sets no options")
     for name in names:
         option, _, member = name.partition(".")
         if option not in options or (name != option and not (member and option in _WITH_MEMBERS)):
