@@ -59,15 +59,15 @@ def test_a_folder_that_cannot_be_written_is_reported_with_the_setting(tmp_path: 
         ensure_key(tmp_path / "file" / "keys" / "a", lambda: "lsk_one")
 
 
-def test_each_data_folder_has_a_key_of_its_own_by_whatever_path_it_is_named(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir()
-    (tmp_path / "link").symlink_to(one)
+def test_each_data_folder_has_a_key_of_its_own_by_any_of_its_paths(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    data.mkdir()
+    (tmp_path / "link").symlink_to(data)
     keys = tmp_path / "keys"
 
-    assert key_file(keys, one) != key_file(keys, other)
-    assert key_file(keys, one) == key_file(keys, tmp_path / "link")
-    assert key_file(keys, one) == key_file(keys, other / ".." / "one")
+    assert key_file(keys, data) != key_file(keys, other)
+    assert key_file(keys, data) == key_file(keys, tmp_path / "link")
+    assert key_file(keys, data) == key_file(keys, other / ".." / "data")
 
 
 @pytest.mark.parametrize("keys", ["data", "data/keys", "link/keys"])

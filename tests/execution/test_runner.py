@@ -107,12 +107,12 @@ async def test_a_row_whose_input_sets_what_the_definition_does_not_allow_is_not_
     runner: ProcessRunner, tmp_path: Path, isolation: Isolation
 ) -> None:
     """A submit refuses it too, but the row may be older, or not from a submit."""
-    made = tmp_path / "made"
+    file = tmp_path / "created"
     fixed = {"overridable": (), "isolation": isolation}
-    command = a_command("touch", str(made), definition={"options": {"argv": ["true"]}, **fixed})
+    command = a_command("touch", str(file), definition={"options": {"argv": ["true"]}, **fixed})
     environment = a_command(
         definition={"options": {"argv": ["sh", "-c", "$RUN"]}, **fixed, "overridable": ("argv",)},
-        input={"env": {"RUN": f"touch {made}"}, "argv": ["sh", "-c", "$RUN"]},
+        input={"env": {"RUN": f"touch {file}"}, "argv": ["sh", "-c", "$RUN"]},
     )
     function = a_call(
         "add", 1, definition={"options": {"function": "os:getpid"}, **fixed, "overridable": ()}
@@ -126,7 +126,7 @@ async def test_a_row_whose_input_sets_what_the_definition_does_not_allow_is_not_
         assert not ending.failure.retryable
         assert f"the input sets {name}" in ending.failure.message
         assert "`overridable`" in ending.failure.message
-    assert not made.exists()
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(

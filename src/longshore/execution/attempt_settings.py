@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from longshore.core.definitions.overrides import merge_input
+from longshore.core.definitions.definition import merge_input
 from longshore.errors import UsageError
 
 _SHOWN_NAMES = 10

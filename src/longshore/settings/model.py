@@ -384,7 +384,7 @@ class ApiSettings:
     """Maximum burst of requests per key."""
     builtin_definitions: bool = True
     """Whether jobs that come over the API may use the built-in `command` and `python`, which run
-    whatever the job names; otherwise only stored definitions."""
+    what the job names; otherwise only stored definitions."""
 
     @property
     def rate(self) -> Rate:

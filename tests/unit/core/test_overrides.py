@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.definitions.definition import BUILTIN_DEFINITIONS
-from longshore.core.definitions.overrides import OPTION_NAMES, merge_input
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, OPTION_NAMES, merge_input
 from longshore.core.definitions.reader import read_definition
 from longshore.core.jobs.submission import PROBLEM_LIMIT, override_problems
 from longshore.errors import InvalidJob

@@ -22,8 +22,8 @@ from longshore.core.definitions.definition import (
     Isolation,
     ResourceLimits,
     RunnerKind,
+    read_overridable,
 )
-from longshore.core.definitions.overrides import read_overridable
 from longshore.core.document_reader import (
     DocumentReader,
     check_json,

@@ -20,8 +20,12 @@ from itertools import islice
 from typing import Any
 
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
-from longshore.core.definitions.definition import NO_DEFINITION, Definition
-from longshore.core.definitions.overrides import merge_input, override_problem
+from longshore.core.definitions.definition import (
+    NO_DEFINITION,
+    Definition,
+    merge_input,
+    override_problem,
+)
 from longshore.core.document_reader import (
     DocumentReader,
     check_json,
