@@ -6,6 +6,7 @@
     ├── ConfigurationError         settings are missing, malformed or contradictory
     ├── UsageError                 the caller broke a documented rule; never retried
     │   ├── StepNameTaken          two steps with one name run at once
+    │   ├── NotAllowed             the API key does not allow it
     │   ├── InvalidJob             a cycle, an unknown dependency, a duplicate id …
     │   └── InvalidInput           the arguments do not fit the task function
     ├── NotFound                   no such job, task, definition, key or blob
@@ -76,6 +77,10 @@ class StepNameTaken(UsageError):
             f"two steps called {self.name!r} are running at once; give each a name of its own,"
             f" such as f'{self.name}-{{page}}'"
         )
+
+
+class NotAllowed(UsageError):
+    """The caller's API key does not allow it."""
 
 
 @dataclass(frozen=True, slots=True)

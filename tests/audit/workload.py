@@ -180,7 +180,9 @@ def _end_lease(row: TaskRow) -> c.LeaseEnded:
 
 
 async def _reviewed(job: JobWorkload) -> None:
-    own = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
+    own = Definition(
+        name="reviewed", runner=RunnerKind.COMMAND, overridable=("argv",), requires_review=True
+    )
     await job.harness.backend.definitions.put(TENANT, own)
     await job.submit(
         make_task("a", name="reviewed"), make_task("b", "a"), make_task("c", name="reviewed")

@@ -102,14 +102,15 @@ def test_the_unit_signals_the_worker_alone(unit: Unit) -> None:
     assert unit["Service"]["KillSignal"] == "SIGTERM"
 
 
-def test_the_unit_stores_its_data_in_the_only_directory_that_it_may_write(unit: Unit) -> None:
+def test_the_unit_stores_its_data_in_the_only_directories_that_it_may_write(unit: Unit) -> None:
     service = unit["Service"]
-    folder = f"/var/lib/{service['StateDirectory']}"
+    folders = [f"/var/lib/{name}" for name in service["StateDirectory"].split()]
     set_here = re.findall(r"^Environment=(\w+)=(.*)$", unit.text, re.MULTILINE)
 
     assert service["ProtectSystem"] == "strict"
     assert service["NoNewPrivileges"] == "yes"
-    assert ("LONGSHORE_DATA_DIR", folder) in set_here
+    variables = ("LONGSHORE_DATA_DIR", "LONGSHORE_KEYS_DIR")[: len(folders)]
+    assert set(zip(variables, folders, strict=True)) <= set(set_here)
     assert {name for name, _ in set_here} <= {variable_of(name) for name in FIELDS}
 
 

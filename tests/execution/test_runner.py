@@ -102,6 +102,34 @@ async def test_the_input_overrides_the_options_of_the_definition(
     assert ending.result == 6
 
 
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN])
+@scenario
+async def test_a_row_whose_input_sets_what_the_definition_does_not_allow_is_not_executed(
+    runner: ProcessRunner, tmp_path: Path, isolation: Isolation
+) -> None:
+    """A submit refuses it too, but the row may be older, or not from a submit."""
+    file = tmp_path / "created"
+    fixed = {"overridable": (), "isolation": isolation}
+    command = a_command("touch", str(file), definition={"options": {"argv": ["true"]}, **fixed})
+    environment = a_command(
+        definition={"options": {"argv": ["sh", "-c", "$RUN"]}, **fixed, "overridable": ("argv",)},
+        input={"env": {"RUN": f"touch {file}"}, "argv": ["sh", "-c", "$RUN"]},
+    )
+    function = a_call(
+        "add", 1, definition={"options": {"function": "os:getpid"}, **fixed, "overridable": ()}
+    )
+
+    for spec, name in ((command, "'argv'"), (environment, "'env.RUN'"), (function, "'function'")):
+        ending, _ = await run_attempt(runner, spec)
+
+        assert ending.failure is not None
+        assert ending.failure.category is ErrorCategory.VALIDATION
+        assert not ending.failure.retryable
+        assert f"the input sets {name}" in ending.failure.message
+        assert "`overridable`" in ending.failure.message
+    assert not file.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "category", "retryable"),
     [

@@ -48,6 +48,21 @@ async def test_a_task_has_its_result_as_json(tmp_path: Path, isolation: Isolatio
             assert outcome.duration_ns > 0
 
 
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_task_whose_input_sets_what_the_definition_does_not_allow_is_not_executed(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    definition = replace(DEFINITIONS[isolation], overridable=("env.A",))
+    task = replace(a_task("echo", 1, isolation=isolation), definition=definition)
+    async with harness(tmp_path) as here:
+        outcome = await here.run(await here.open(isolation), task)
+
+    assert outcome.failure is not None
+    assert outcome.failure.category is ErrorCategory.VALIDATION
+    assert "the input sets 'function', which the definition" in outcome.failure.message
+
+
 @scenario
 async def test_tasks_of_a_pool_begin_in_the_order_in_which_they_are_given(tmp_path: Path) -> None:
     async with harness(tmp_path) as here:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from longshore.adapters.system import ensure_key, key_file
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.wiring.services import Services
@@ -205,8 +206,8 @@ def test_a_key_is_not_sent_to_an_unsafe_or_invalid_url(
 def test_the_key_of_this_machine_is_sent_to_this_machine_alone(
     cli: Cli, store: Path, server: ServerAddress
 ) -> None:
-    (store / "api-key").write_text(f"{server.key}\n")
-    (store / "api-key").chmod(0o600)
+    keys = cli.folder / ".config/longshore/keys"
+    ensure_key(key_file(keys, store), lambda: server.key)
 
     local = cli("jobs", "--server", server.url)
     remote = cli("jobs", "--server", "https://jobs.example.com")

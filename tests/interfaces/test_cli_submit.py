@@ -22,6 +22,7 @@ definitions:
     timeout: 30s
     retry: {maxAttempts: 2, base: 10ms}
     options: {argv: [sh, -c, 'echo "$LONGSHORE_ATTEMPT_TASK" >> traces', say]}
+    overridable: [cwd]
 tasks:
   - {taskId: top, name: say, input: {cwd: FOLDER}}
   - {taskId: left, name: say, dependsOn: [top], input: {cwd: FOLDER}}

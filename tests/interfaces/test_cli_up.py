@@ -8,6 +8,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from longshore.interfaces.cli.exit_codes import ExitCode
 from tests.interfaces.command_line import TIMEOUT_S, Cli
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +28,12 @@ SLOW = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["sleep",
 Up = tuple[subprocess.Popen[str], httpx.Client]
 
 
+def key_file(cli: Cli) -> Path:
+    """The file of the server's key."""
+    (path,) = (cli.folder / ".config/longshore/keys").iterdir()
+    return path
+
+
 @contextlib.contextmanager
 def up(cli: Cli, *options: str, **process_options: Any) -> Iterator[Up]:
     """The process, and a client that has its key."""
@@ -34,7 +42,7 @@ def up(cli: Cli, *options: str, **process_options: Any) -> Iterator[Up]:
             assert process.stdout is not None
             address = ADDRESS.match(process.stdout.readline())
             assert address, process.communicate()
-            key = (cli.folder / ".longshore" / "api-key").read_text().strip()
+            key = key_file(cli).read_text().strip()
             with httpx.Client(
                 base_url=address[1], headers={"x-api-key": key}, timeout=TIMEOUT_S
             ) as client:
@@ -65,7 +73,60 @@ def test_a_submitted_job_completes_and_ctrl_c_stops_cleanly(cli: Cli) -> None:
         process.send_signal(signal.SIGINT)
 
         assert process.wait(TIMEOUT_S) == 0
-    assert stat.S_IMODE((cli.folder / ".longshore" / "api-key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(key_file(cli).stat().st_mode) == 0o600
+
+
+WALK = """
+import os
+import re
+
+def look(folder, names):
+    for path in filter(os.path.isfile, (os.path.join(folder, name) for name in names)):
+        with open(path, "rb") as file:
+            key = re.search(rb"lsk_[A-Za-z0-9_-]{40}", file.read(10**6))
+            print("a key" if key else "a file", path)
+
+folder = "."
+while not os.path.samefile(folder, "/"):
+    look(folder, os.listdir(folder))
+    folder += "/.."
+for folder, _, names in os.walk("../.."):
+    look(folder, names)
+"""
+
+
+def test_a_task_does_not_find_the_servers_key_on_its_way_up_from_its_folder(cli: Cli) -> None:
+    """Neither in a folder above its own, nor anywhere in the data folder."""
+    walk = {"argv": [sys.executable, "-c", WALK]}
+    with up(cli) as (_, client):
+        job = {"tasks": [{"taskId": "a", "name": "command", "input": walk}]}
+        job_id = client.post("/v1/jobs", json=job).json()["jobId"]
+        assert ended(client, job_id) == "completed"
+        output = client.get(f"/v1/jobs/{job_id}/tasks/a/output").json()["output"]
+
+    shown = "".join(chunk["text"] for chunk in output)
+    assert "a file ../../longshore.db\n" in shown
+    assert "a key" not in shown
+    assert key_file(cli).read_text().startswith("lsk_")
+
+
+def test_a_key_in_the_data_folder_is_moved_out_of_it(cli: Cli) -> None:
+    with up(cli) as (_, client):
+        key = client.headers["x-api-key"]
+    earlier = cli.folder / ".longshore" / "api-key"
+    key_file(cli).rename(earlier)
+
+    with up(cli) as (_, client):
+        assert client.headers["x-api-key"] == key
+        assert client.get("/v1/jobs").status_code == 200
+    assert not earlier.exists()
+
+
+def test_a_key_folder_in_the_data_folder_is_refused(cli: Cli) -> None:
+    answer = cli("up", "--port", "0", env={"LONGSHORE_KEYS_DIR": ".longshore/keys"})
+
+    assert answer.code == ExitCode.USAGE
+    assert "must not be in the data folder" in answer.err
 
 
 def test_running_tasks_may_finish_when_it_is_stopped(cli: Cli) -> None:
@@ -122,7 +183,7 @@ def test_the_key_stays_the_same_and_a_key_file_readable_by_others_is_rejected(cl
     with up(cli) as (_, client):
         assert client.headers["x-api-key"] == first
         assert client.get("/v1/jobs").status_code == 200
-    (cli.folder / ".longshore" / "api-key").chmod(0o644)
+    key_file(cli).chmod(0o644)
 
     answer = cli("up", "--port", "0")
 

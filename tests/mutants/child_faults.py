@@ -258,8 +258,8 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a task gets the options of another definition",
-        at="execution.host.slots:_ChildSlot._options_of",
-        do=Replace("get()", "next(iter(self._options.values()), None)"),
+        at="execution.host.slots:_ChildSlot._definition_text",
+        do=Replace("get()", "next(iter(self._definitions.values()), None)"),
         caught_by=f"{_SLOTS}::test_a_child_that_takes_a_task_while_the_one_before_is_taken_back_"
         "has_its_definition",
     ),

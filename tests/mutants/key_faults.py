@@ -28,9 +28,45 @@ KEY_FAULTS = (
     _fault(
         name="any administrator creates keys of other tenants",
         at="services.app:Application.create_key",
-        do=Condition("is_operator", False),
+        do=Condition("_tenant", False),
         caught_by="interfaces/rest/test_tenants.py"
         "::test_only_the_operator_of_the_installation_creates_the_first_key_of_a_tenant",
+    ),
+    *(
+        _fault(
+            name=f"a limited key may {operation} any task",
+            at=f"services.app:Application.{operation}",
+            do=Drop("_check_may_start()"),
+            caught_by="interfaces/rest/test_limited_keys.py"
+            "::test_no_route_starts_what_a_limited_key_may_not_start",
+        )
+        for operation in ("resume", "approve", "revise", "replay_dead_letters", "add_budget")
+    ),
+    *(
+        _fault(
+            name=f"a limited key may {operation} any task",
+            at=f"services.app:Application.{operation}",
+            do=Argument(f"{operation}()", "limits", None),
+            caught_by="interfaces/rest/test_limited_keys.py"
+            "::test_no_route_starts_what_a_limited_key_may_not_start",
+        )
+        for operation in ("submit", "submit_many", "add_tasks")
+    ),
+    *(
+        _fault(
+            name=f"a key that is limited to definitions may use {operation}",
+            at=f"services.app:Application.{operation}",
+            do=Drop("_check_may_define()"),
+            caught_by="interfaces/rest/test_limited_keys.py"
+            "::test_no_route_starts_what_a_limited_key_may_not_start",
+        )
+        for operation in ("put_definition", "delete_definition")
+    ),
+    _fault(
+        name="a limited key submits definitions of its own",
+        at="services.app:Application._check_may_define",
+        do=Condition("definitions", False),
+        caught_by="interfaces/test_application.py::test_a_limited_key_does_not_start_other_tasks",
     ),
     _fault(
         name="a revoked key is allowed",

@@ -86,7 +86,12 @@ def quick_definition(notes: Path) -> Definition:
     return Definition(name="crash-quick", runner=RunnerKind.PYTHON, options=options)
 
 
-SPAWNED = Definition(name="crash-spawn", runner=RunnerKind.PYTHON, isolation=Isolation.SPAWN)
+SPAWNED = Definition(
+    name="crash-spawn",
+    runner=RunnerKind.PYTHON,
+    overridable=("function",),
+    isolation=Isolation.SPAWN,
+)
 """Its attempts get a process of their own; those of the other tasks run in child slots."""
 
 

@@ -43,7 +43,7 @@ class TaskRecord(_Part, tag=0):
     generation: int
     number: int
     fence: int
-    options: str  # of the definition
+    definition: str  # its options and which are overridable, as JSON
     task_id: str
     job_id: str
     attempt: int

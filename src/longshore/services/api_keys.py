@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from longshore.core.api_keys import (
+    NO_LIMITS,
     SECRET_BYTES,
     ApiScope,
     KeyRecord,
     Rate,
+    WorkLimits,
     count_call,
     hash_key,
     key_matches,
@@ -27,6 +29,7 @@ from longshore.core.api_keys import (
 )
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import OperatorActed
+from longshore.core.ids import is_name
 from longshore.errors import AlreadyExists, NotFound, UsageError
 from longshore.ports.backend import Backend
 from longshore.services.reads import iter_history
@@ -40,6 +43,7 @@ _ID_BYTES = 6
 _NAME_CHARACTERS = 100
 _KEY_LIMIT_CHARACTERS = 200
 _CALLER_LIMIT = 10_000
+_SEVERAL = 2
 _MAX_LIFETIME = timedelta(days=36_500)
 
 
@@ -66,21 +70,32 @@ class ApiKeys:
         scopes: Collection[ApiScope],
         by: str,
         expires: timedelta | None = None,
+        limits: WorkLimits = NO_LIMITS,
     ) -> tuple[KeyRecord, str]:
         """Create a key. Returns its record and its text, which is not stored.
 
         Args:
             expires: After this time the key is refused; None: never.
+            limits: Which tasks the key may start.
 
         Raises:
-            UsageError: the name is empty or too long, there is no scope, or the time is too long.
+            UsageError: the name is empty or too long, there is no scope, the time is too long, or
+                the limits are not valid.
         """
         if not name.isprintable() or not 0 < len(name) <= _NAME_CHARACTERS:
             raise UsageError(f"the name of a key has 1 to {_NAME_CHARACTERS} printable characters")
         if not scopes:
             raise UsageError(f"a key needs a scope: {', '.join(scope.value for scope in ApiScope)}")
+        if limits and ApiScope.ADMIN in scopes:
+            raise UsageError(
+                "a key with the scope 'admin' can create other keys, so it cannot be limited to"
+                " definitions or queues; leave out the scope or the limits"
+            )
+        for kind, names in (("definitions", limits.definitions), ("queues", limits.queues)):
+            if names is not None and (not names or not all(map(is_name, names))):
+                raise UsageError(f"{kind}: expected one or more names, not {sorted(names)}")
         text = make_key(self.random_bytes(SECRET_BYTES))
-        record = self._record(text, tenant, name=name, scopes=scopes)
+        record = replace(self._record(text, tenant, name=name, scopes=scopes), limits=limits)
         if expires is not None:
             if not timedelta() < expires <= _MAX_LIFETIME:
                 raise UsageError(f"a key expires after at most {_MAX_LIFETIME.days} days, or never")
@@ -137,6 +152,24 @@ class ApiKeys:
         """Returns a tenant's keys, oldest first, including revoked ones."""
         return await self.backend.keys.list(tenant)
 
+    async def shared_workers_warning(self, new_tenant: str | None = None) -> str | None:
+        """What operators must know if several tenants have keys; None if not.
+
+        Args:
+            new_tenant: Gets a key; if it has one already, there is no warning.
+        """
+        tenants = {*await self.backend.keys.tenants()}
+        if new_tenant is not None:
+            if new_tenant in tenants:
+                return None
+            tenants.add(new_tenant)
+        if len(tenants) < _SEVERAL:
+            return None
+        return (
+            f"{len(tenants)} tenants have keys; their tasks run as one user, who can read the data"
+            " of all of them, unless each has workers of its own: see docs/explain/threat-model.md"
+        )
+
     async def revoke(self, tenant: str, key_id: str, *, by: str) -> KeyRecord:
         """Revoke a key; a key that was revoked before stays revoked.
 
@@ -185,12 +218,16 @@ class ApiKeys:
 
     async def _emit(self, tenant: str, by: str, action: str, record: KeyRecord) -> None:
         scopes = ", ".join(sorted(scope.value for scope in record.scopes))
+        limits = f"; {record.limits}" if record.limits else ""
         await self.backend.events.append(
             tenant=tenant,
             app=self.app,
             entity_id=KEYS_ENTITY_ID,
             body=OperatorActed(
-                by=by, action=action, subject=record.id, detail=f"{record.name} ({scopes})"
+                by=by,
+                action=action,
+                subject=record.id,
+                detail=f"{record.name} ({scopes}{limits})",
             ),
             context=EventContext(origin="operator", source="user"),
             now=self.backend.clock.now(),

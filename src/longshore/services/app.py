@@ -2,8 +2,9 @@
 
 REST, the command line, the Python client and the Lambda functions call these operations; the HTTP
 client (``interfaces.client``) has the same methods with the same documents. Operations check that
-jobs and tasks belong to the caller's tenant. Which operations a key allows is checked by the
-interface that received the key.
+jobs and tasks belong to the caller's tenant, and that the caller may start the tasks that an
+operation would start. Which operations a key allows is checked by the interface that received the
+key.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar
 
-from longshore.core.api_keys import ApiScope
+from longshore.core.api_keys import NO_LIMITS, ApiScope, WorkLimits
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetter, DeadLetterFilter
 from longshore.core.definitions.definition import (
@@ -27,7 +28,7 @@ from longshore.core.documents import attempt_file_key, validate_key
 from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskHealthCheck
-from longshore.core.ids import task_id_of
+from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.core.text.durations import parse_duration
@@ -35,6 +36,7 @@ from longshore.errors import (
     CommandRefused,
     InvalidJob,
     LongshoreError,
+    NotAllowed,
     NotFound,
     Problem,
     UsageError,
@@ -52,7 +54,7 @@ from longshore.services.explain import Explainer
 from longshore.services.followers import EventFeed, follow_events, job_feed, task_feed
 from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import OperatorCommands
-from longshore.services.reads import get_job_of, get_task_of
+from longshore.services.reads import get_job_of, get_task_of, iter_tasks
 from longshore.services.retention import JobRetention
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer, Submission
@@ -125,6 +127,7 @@ class Caller:
     is_admin: bool = True  # sees events about keys
     is_operator: bool = True  # sees dead messages, which belong to no tenant
     may_define: bool = True  # may submit jobs with definitions
+    limits: WorkLimits = NO_LIMITS  # of the tasks that the caller may start
 
 
 class ApplicationServices(Protocol):
@@ -220,10 +223,13 @@ class Application:
         Raises:
             InvalidJob: the document is not a job; every problem is listed.
             AlreadyExists: the request id belongs to a job with another document.
+            NotAllowed: the caller may not start one of its tasks.
             UsageError: the request id is not valid.
         """
         return accepted_document(
-            await self.services.producer.submit(self.caller.tenant, request_id or None, document)
+            await self.services.producer.submit(
+                self._tenant, request_id or None, document, limits=self.caller.limits
+            )
         )
 
     async def submit_file(
@@ -241,6 +247,7 @@ class Application:
         Raises:
             InvalidJob: with every problem of job and definitions; nothing was stored.
             AlreadyExists: the request id belongs to a job with another document.
+            NotAllowed: the caller may not start one of its tasks, or not define any.
             UsageError: the request id is not valid.
         """
         (answer,) = await self.submit_many([Submission(document, request_id, definitions)])
@@ -252,9 +259,16 @@ class Application:
         self, files: Sequence[Submission]
     ) -> list[d.AcceptedJobDocument | LongshoreError]:
         """Accept many job files. Returns for each one what ``submit_file`` returns or raises."""
+        refused: dict[int, LongshoreError] = {}
         submissions = []
-        for file in files:
+        for number, file in enumerate(files):
             own, job, problems = split_job_file(file.document)
+            if file.own or job is not file.document:
+                try:
+                    self._check_may_define()
+                except NotAllowed as error:
+                    refused[number] = error
+                    continue
             id_ = file.request_id or None
             definitions = [*file.own, *own]
             for definition in definitions:
@@ -262,10 +276,12 @@ class Application:
                     path = f"definitions.{definition.name}.{problem.path}"
                     problems.append(replace(problem, path=path))
             submissions.append(Submission(job, id_, definitions, problems))
-        answers = await self.services.producer.submit_many(self.caller.tenant, submissions)
+        producer, limits = self.services.producer, self.caller.limits
+        answers = iter(await producer.submit_many(self._tenant, submissions, limits=limits))
         return [
-            answer if isinstance(answer, LongshoreError) else accepted_document(answer)
-            for answer in answers
+            accepted_document(answer) if isinstance(answer, AcceptedTasks) else answer
+            for number in range(len(files))
+            for answer in [refused.get(number) or next(answers)]
         ]
 
     @over_http(d.AddedTasksDocument, "POST", "{job_id}/tasks")
@@ -278,10 +294,11 @@ class Application:
             InvalidJob: the document does not describe tasks; every problem is listed.
             CommandRefused: the job has completed or is cancelled.
             AlreadyExists: the request id has added other tasks to the job.
+            NotAllowed: the caller may not start one of the tasks.
             UsageError: the request id is not valid.
         """
         added = await self.services.producer.add_tasks(
-            self._tenant, job_id, request_id or None, document
+            self._tenant, job_id, request_id or None, document, limits=self.caller.limits
         )
         return d.AddedTasksDocument(
             job_id=added.job.id,
@@ -411,6 +428,7 @@ class Application:
 
         Raises:
             CommandRefused: no task is named, and none failed or was cancelled.
+            NotAllowed: the caller may not start one of them.
         """
         await self._job(job_id)
         keys = tasks
@@ -420,6 +438,7 @@ class Application:
             if not keys:
                 raise CommandRefused(job_id, _NOTHING_TO_RESUME)
         ids = {task_id_of(job_id, key): key for key in keys}
+        await self._check_may_start(list(ids))
         resumed = await self._commands.resume(job_id, list(ids), by=self._user, tenant=self._tenant)
         return d.ResumeResultDocument(
             job_id=job_id,
@@ -437,7 +456,9 @@ class Application:
 
         Raises:
             CommandRefused: the result of this attempt is not in review.
+            NotAllowed: the caller may not start such a task.
         """
+        await self._check_may_start([task_id])
         row = await self._commands.approve(self._tenant, task_id, by=self._user, attempt=attempt)
         return await self._task_document(row)
 
@@ -453,7 +474,9 @@ class Application:
         Raises:
             CommandRefused: the result of this attempt is not in review, it was revised too often,
                 or the feedback is empty or too long.
+            NotAllowed: the caller may not start such a task.
         """
+        await self._check_may_start([task_id])
         row = await self._commands.revise(
             self._tenant, task_id, by=self._user, feedback=feedback, attempt=attempt
         )
@@ -471,6 +494,35 @@ class Application:
 
     async def _task(self, task_id: str) -> TaskRow:
         return await get_task_of(self._ledger, self._tenant, task_id)
+
+    async def _check_may_start(self, task_ids: Sequence[str]) -> None:
+        """Check that the caller may start these tasks, as far as they exist.
+
+        Raises:
+            NotAllowed: the caller may not.
+        """
+        if limits := self.caller.limits:
+            rows = await self._ledger.get_tasks(task_ids)
+            limits.check(
+                (row.spec.definition, row.spec.queue)
+                for row in rows
+                if row.spec.tenant == self._tenant
+            )
+
+    def _check_may_define(self) -> None:
+        """Check that the caller may change definitions.
+
+        Raises:
+            NotAllowed: the caller may not.
+        """
+        if not self.caller.may_define:
+            scopes = f"'{ApiScope.OPERATE}' or '{ApiScope.ADMIN}'"
+            raise NotAllowed(f"a job with definitions needs a key with the scope {scopes}")
+        # Otherwise a definition that the key may use could be made to run anything.
+        if self.caller.limits.definitions is not None:
+            raise NotAllowed(
+                f"this key may only start {self.caller.limits}, and cannot change definitions"
+            )
 
     async def _job_document(self, job: JobRow) -> d.JobDocument:
         tasks: Sequence[TaskRow] = ()
@@ -773,7 +825,16 @@ class Application:
         """Run dead tasks again: those with these ids, or all that match.
 
         Tasks that are no longer dead letters are skipped.
+
+        Raises:
+            NotFound: there is no such task.
+            NotAllowed: the caller may not start one of them.
         """
+        if self.caller.limits:
+            if isinstance(selected, DeadLetterFilter):
+                letters = self.services.dead_letters.iter_matching(self._tenant, selected)
+                selected = [letter.id async for letter in letters if letter.replayable]
+            await self._check_may_start(selected)
         return await self.services.dead_letters.replay(self._tenant, selected, by=self._user)
 
     @over_http(d.DeadLetterDocument, "DELETE", "dead-letters/{letter_id}")
@@ -851,7 +912,9 @@ class Application:
 
         Raises:
             InvalidJob: with everything that is wrong with it.
+            NotAllowed: the caller may only use some definitions.
         """
+        self._check_may_define()
         if isinstance(document, Mapping):
             if document.get("name", name) != name:
                 raise InvalidJob([Problem("name", f"expected {name!r}, the name in the request")])
@@ -872,7 +935,9 @@ class Application:
 
         Raises:
             NotFound: there is none.
+            NotAllowed: the caller may only use some definitions.
         """
+        self._check_may_define()
         if not await self._backend.definitions.delete(self._tenant, name):
             raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
 
@@ -945,8 +1010,14 @@ class Application:
 
         Raises:
             CommandRefused: the job or task has ended.
+            NotAllowed: the caller may not start a task that is parked.
             UsageError: it has no such budget, nothing is added, or the request id is not valid.
         """
+        if self.caller.limits and entity_id is not None:
+            job_id, key = split_task_id(entity_id)
+            parked = iter_tasks(self._ledger, self._tenant, TaskState.PARKED, job_id=job_id)
+            parked_ids = [row.id async for row in parked]
+            await self._check_may_start([entity_id] if key else parked_ids)
         budgets, by = self.services.budget_operations, self._user
         request_id = request_id or self.services.producer.new_request_id()
         status = await budgets.add(self._tenant, entity_id, amount, by=by, request_id=request_id)
@@ -956,7 +1027,7 @@ class Application:
     async def list_keys(self) -> d.KeyList:
         """The tenant's API keys, oldest first, revoked ones too, without their secrets."""
         records = await self.services.api_keys.list(self._tenant)
-        return d.KeyList(keys=[d.key_document(record) for record in records])
+        return d.KeyList(keys=[d.key_document(record, d.KeyDocument) for record in records])
 
     @over_http(d.NewKeyDocument, "POST", "keys")
     async def create_key(
@@ -965,17 +1036,21 @@ class Application:
         scopes: Sequence[str],
         *,
         expires: str | None = None,
+        definitions: Sequence[str] | None = None,
+        queues: Sequence[str] | None = None,
         tenant: str | None = None,
     ) -> d.NewKeyDocument:
         """Create an API key. Its secret is in this answer only.
 
         Args:
             expires: A duration such as ``30d``, after which the key is refused; None: never.
+            definitions: Whose tasks the key may start; None: any.
+            queues: In which queues the key may start tasks; None: any.
             tenant: Whose key; another tenant's only for an operator of the installation.
 
         Raises:
-            UsageError: the name is empty or too long, there is no scope, the duration is wrong, or
-                the caller may not create keys of that tenant.
+            UsageError: the name is empty or too long, there is no scope, the duration or a limit is
+                wrong, or the caller may not create keys of that tenant.
         """
         tenant = tenant or self._tenant
         if tenant != self._tenant and not self.caller.is_operator:
@@ -986,14 +1061,22 @@ class Application:
             lifetime = None if expires is None else parse_duration(expires)
         except ValueError as error:
             raise UsageError(f"expires: {error}") from None
-        record, secret = await self.services.api_keys.create(
+        api_keys, warning = self.services.api_keys, None
+        if self.caller.is_operator:
+            # Who operates the installation decides whether tenants may share its workers.
+            warning = await api_keys.shared_workers_warning(tenant)
+        record, secret = await api_keys.create(
             tenant,
             name=name,
             scopes={ApiScope(scope) for scope in scopes},
             by=self._user,
             expires=lifetime,
+            limits=WorkLimits(
+                definitions=None if definitions is None else frozenset(definitions),
+                queues=None if queues is None else frozenset(queues),
+            ),
         )
-        return d.from_record(d.NewKeyDocument, record, scopes=sorted(record.scopes), key=secret)
+        return d.key_document(record, d.NewKeyDocument, key=secret, warning=warning)
 
     @over_http(d.KeyDocument, "DELETE", "keys/{key_id}", repeatable=True)
     async def revoke_key(self, key_id: str) -> d.KeyDocument:
@@ -1003,7 +1086,7 @@ class Application:
             NotFound: the tenant has no such key.
         """
         record = await self.services.api_keys.revoke(self._tenant, key_id, by=self._user)
-        return d.key_document(record)
+        return d.key_document(record, d.KeyDocument)
 
 
 def accepted_document(accepted: AcceptedTasks) -> d.AcceptedJobDocument:

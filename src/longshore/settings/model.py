@@ -407,6 +407,9 @@ class ApiSettings:
     """Maximum number of requests per second and key."""
     burst: int = setting(500, 1, 1_000_000)
     """Maximum burst of requests per key."""
+    builtin_definitions: bool = True
+    """Whether jobs that come over the API may use the built-in `command` and `python`, which run
+    what the job names; otherwise only stored definitions."""
 
     @property
     def rate(self) -> Rate:
@@ -557,7 +560,7 @@ class Settings:
     """All settings. ``load_settings`` fills them in; built directly, they are the defaults."""
 
     data_dir: Annotated[Path, AfterValidator(_expand)] = Path(".longshore")
-    """Data folder: the database, the blobs and the server's API key."""
+    """Data folder: the database, the blobs and the folders of attempts."""
     backend: Annotated[Literal["sqlite", "aws"], Choice] = "sqlite"
     """Where state is kept: in the data folder, or on AWS."""
     app: Name = "longshore"
@@ -579,6 +582,9 @@ class Settings:
     # Expanded at use: the documented default has no user name.
     contexts_file: Path = Path("~/.config/longshore/contexts.json")
     """File in which the command line stores servers and keys."""
+    keys_dir: Path = Path("~/.config/longshore/keys")
+    """Folder in which servers on this machine store the API keys that they create for themselves.
+    It must not be in the data folder, where tasks run."""
     worker: WorkerSettings = WorkerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from longshore.adapters.system import (
-    KEY_FILE_NAME,
     SystemClock,
     ensure_key,
+    key_file,
     machine_memory,
     read_key,
 )
@@ -403,11 +403,16 @@ class Services:
 
     async def ensure_machine_key(self) -> Path:
         """The file with the key that this machine created for itself; it allows everything."""
-        folder = self.settings.data_dir.absolute()
-        text = ensure_key(folder, lambda: make_key(secrets.token_bytes(SECRET_BYTES)))
+        path = machine_key_file(self.settings)
+        # Where the first versions stored it, and tasks can read it.
+        earlier = self.settings.data_dir.absolute() / "api-key"
+        text = ensure_key(
+            path, lambda: read_key(earlier) or make_key(secrets.token_bytes(SECRET_BYTES))
+        )
+        earlier.unlink(missing_ok=True)
         # The file first: a registered key that no file has could never be used or revoked.
         await self.api_keys.ensure(text, self.settings.tenant, name=socket.gethostname())
-        return folder / KEY_FILE_NAME
+        return path
 
 
 @contextlib.asynccontextmanager
@@ -479,7 +484,12 @@ def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
 
 def read_machine_key(settings: Settings) -> str | None:
     """The key that a server on this data folder created for itself, if there is one."""
-    return read_key(settings.data_dir.absolute())
+    return read_key(machine_key_file(settings))
+
+
+def machine_key_file(settings: Settings) -> Path:
+    """The file of the key that a server on this data folder creates for itself."""
+    return key_file(settings.keys_dir, settings.data_dir)
 
 
 def store_exists(settings: Settings) -> bool:

@@ -214,7 +214,7 @@ def _run_sweeper(scenarios: RareScenarios) -> None:
     installation, names = scenarios.installation, scenarios.installation.names
     scenarios.patch.setattr(wired_services, "Sweeper", _SweeperAtOnce)
     installation.invoke("sweeper", {})
-    own = Definition(name="own", runner=RunnerKind.COMMAND)
+    own = Definition(name="own", runner=RunnerKind.COMMAND, overridable=("argv",))
     installation.run(lambda all_: all_.backend.definitions.put(TENANT, own))
     tasks = [_with_large_input(key, name="own") for key in "ab"]
     scenarios.crash_midway(lambda all_: all_.producer.submit(TENANT, "half", {"tasks": tasks}))

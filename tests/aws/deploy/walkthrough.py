@@ -116,7 +116,11 @@ def start(installation: DeployedInstallation) -> Walkthrough:
 def run_jobs(walkthrough: Walkthrough) -> None:
     """Run jobs with a worker that has its role's permissions; the functions do the rest."""
     api = walkthrough.api
-    api.request("PUT", "/task-definitions/reviewed", {"runner": "command", "requiresReview": True})
+    api.request(
+        "PUT",
+        "/task-definitions/reviewed",
+        {"runner": "command", "overridable": ["argv"], "requiresReview": True},
+    )
     dag = walkthrough.submit(
         "dag",
         command("fetch", f"echo fetched; {_RESULT}; head -c 99999 /dev/urandom | base64"),

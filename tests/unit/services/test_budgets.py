@@ -117,7 +117,7 @@ async def test_the_budget_of_a_task_shows_its_limit_and_what_is_spent(tmp_path: 
 @pytest.mark.parametrize(
     "definition",
     [
-        Definition(name="own", runner=RunnerKind.COMMAND),
+        Definition(name="own", runner=RunnerKind.COMMAND, overridable=("argv",)),
         Definition(name="own", runner=RunnerKind.AGENT, options={"prompt": "x"}),
         Definition(name="own", runner=RunnerKind.AGENT, options={}),
     ],

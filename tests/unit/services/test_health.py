@@ -130,7 +130,9 @@ async def test_what_waits_is_due_is_reviewed_or_is_over_is_not_stuck(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        own = Definition(name="own", runner=RunnerKind.COMMAND, requires_review=True)
+        own = Definition(
+            name="own", runner=RunnerKind.COMMAND, overridable=("argv",), requires_review=True
+        )
         await backend.definitions.put(TENANT, own)
         tasks = [make_task("pending"), make_task("waiting", "pending"), make_task("done")]
         await harness.submit(*tasks, make_task("reviewed", name="own"), make_task("failed"))
@@ -213,7 +215,7 @@ async def test_a_definition_has_its_own_idea_of_health(kind: str, tmp_path: Path
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         own = HealthThresholds(longest_run=timedelta(days=1), healthy_within=40 * MINUTE)
-        slow = Definition(name="slow", runner=RunnerKind.COMMAND, health=own)
+        slow = Definition(name="slow", runner=RunnerKind.COMMAND, overridable=("argv",), health=own)
         await backend.definitions.put(TENANT, slow)
         await harness.submit(make_task("slow", name="slow"), make_task("usual"))
         for key in ("slow", "usual"):

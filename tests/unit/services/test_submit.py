@@ -78,7 +78,13 @@ async def test_the_app_of_a_job_is_in_its_events_and_those_of_all_its_tasks(
 async def test_a_job_keeps_the_newest_version_of_its_definition(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        own = Definition(name="own", runner=RunnerKind.COMMAND, queue="slow", priority=Priority.LOW)
+        own = Definition(
+            name="own",
+            runner=RunnerKind.COMMAND,
+            overridable=("argv",),
+            queue="slow",
+            priority=Priority.LOW,
+        )
         await backend.definitions.put(TENANT, own)
         await backend.definitions.put(
             TENANT, Definition(name="own", runner=RunnerKind.PYTHON, queue="fast")
@@ -139,7 +145,9 @@ async def test_the_same_request_id_with_another_body_is_refused_and_changes_noth
 async def test_the_same_request_is_known_also_when_its_definition_is_gone(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
-        await backend.definitions.put(TENANT, Definition(name="own", runner=RunnerKind.COMMAND))
+        await backend.definitions.put(
+            TENANT, Definition(name="own", runner=RunnerKind.COMMAND, overridable=("argv",))
+        )
         await harness.submit(make_task(name="own"))
         await backend.definitions.delete(TENANT, "own")
 

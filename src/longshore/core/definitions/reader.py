@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from longshore.core.agents.plan import read_plan, timeout_problems
@@ -21,6 +22,7 @@ from longshore.core.definitions.definition import (
     Isolation,
     ResourceLimits,
     RunnerKind,
+    read_overridable,
 )
 from longshore.core.document_reader import (
     DocumentReader,
@@ -145,10 +147,14 @@ class _DefinitionReader(DocumentReader):
         if len(self.problems) > before:
             return None
         definition: Definition | None = self.read(fields, path, lambda values: Definition(**values))
-        if definition is not None and definition.runner is RunnerKind.AGENT:
-            self._check_agent(definition, path)
-        elif definition is not None:
-            self._check_references(definition, path)
+        if definition is not None:
+            runner, names = definition.runner, definition.overridable
+            check = partial(read_overridable, runner)
+            self.read(names, join_path(path, "overridable"), check)
+            if runner is RunnerKind.AGENT:
+                self._check_agent(definition, path)
+            else:
+                self._check_references(definition, path)
         return definition if len(self.problems) == before else None
 
     def _check_references(self, definition: Definition, path: str) -> None:
@@ -292,6 +298,12 @@ def _read_duration(value: Any) -> timedelta:
     return duration
 
 
+def _read_texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise expected("a list of texts")
+    return tuple(value)
+
+
 def _read_exit_codes(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(n) is int and 1 <= n <= 255 for n in value):
         raise expected("a list of exit codes from 1 to 255")
@@ -354,6 +366,10 @@ _DURATION = DefinitionField(
         "examples": ["90s", "15m", "1h30m"],
     },
 )
+_TEXTS = DefinitionField(
+    _read_texts,
+    {"type": "array", "items": {"type": "string"}, "examples": [["env.REGION"]]},
+)
 _EXIT_CODES = DefinitionField(
     _read_exit_codes, {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 255}}
 )
@@ -391,8 +407,13 @@ FIELDS: Final[Mapping[str, DefinitionField]] = {
         "What executes a task: a program, a Python function, or an agent."
     ),
     "options": _OPTIONS.described(
-        "Options of the runner, such as argv, function or prompt; for programs and functions,"
-        " a task's input overrides them."
+        "Options of the runner, such as argv, function or prompt. A task's input may set those"
+        " that overridable names."
+    ),
+    "overridable": _TEXTS.described(
+        "Options that a task's input may set: argv, env, cwd of a program; function, args, kwargs,"
+        " path, env of a function; env.NAME and kwargs.NAME for one of them. Default: only"
+        " arguments of a function that options do not set."
     ),
     "description": _TEXT.described("A description for people."),
     "queue": _NAME.described("The queue of its tasks. Default: default."),

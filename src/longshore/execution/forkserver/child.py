@@ -152,7 +152,7 @@ def _run_spec(spec: dict[str, Any], channel: Channel) -> None:
     spec["settings"] = settings = {}
     if command or spec["runner"] == "python":
         check = command_settings if command else python_settings
-        spec["settings"] = settings = check(spec["options"], spec["input"])
+        spec["settings"] = settings = check(spec, spec["input"])
     if command and settings.get("cwd"):
         spec["variables"]["PWD"] = os.path.join(spec["folder"], str(settings["cwd"]))
     # Also for the processes that an agent starts.

@@ -271,7 +271,7 @@ class SlotChild:
 
     def _call(self, record: TaskRecord, task: _RunningTask) -> str:
         """Call the function. Returns its result as JSON."""
-        settings = python_settings(_decode_options(record.options), _decode(record.input))
+        settings = python_settings(_decode_definition(record.definition), _decode(record.input))
         variables: dict[bytes, bytes] = {}
         create_folder: Callable[[], str] | None = task.create_folder
         if not self._in_pool:
@@ -315,7 +315,8 @@ def warm_up_slots(times: int) -> None:
     """
     null_fd = os.open(os.devnull, os.O_RDWR)
     settings = SlotSettings(isolation=Isolation.FORK, child_folder=os.getcwd())
-    task = TaskRecord(0, 1, 1, '{"function":"os:getpid","path":[]}', "a", "a", 1, "null")
+    definition = '{"options":{"function":"os:getpid","path":[]},"overridable":[]}'
+    task = TaskRecord(0, 1, 1, definition, "a", "a", 1, "null")
     for _ in range(times):
         near, far = socket.socketpair()
         page = SlotPage(-1)
@@ -339,7 +340,7 @@ def _decode(text: str | None) -> Any:
 
 
 # The tasks of a child have few definitions.
-_decode_options = lru_cache(_decode)
+_decode_definition = lru_cache(_decode)
 
 
 def _read_record(path: str) -> TaskRecord:

@@ -45,7 +45,7 @@ _SPEC_FIELDS = (
     *("task_id", "job_id", "attempt", "input", "dependency_outputs", "checkpoints"),
     *("feedback", "previous_output", "revision", "has_budget", "conversations"),
 )
-_DEFINITION_FIELDS = ("runner", "isolation", "pty", "options")
+_DEFINITION_FIELDS = ("runner", "isolation", "pty", "options", "overridable")
 _FOLDER_MODE = 0o700
 _INPUT_FILE, _DEPENDENCIES_FILE = "input.json", "dependencies.json"
 _FEEDBACK_FILE, _PREVIOUS_OUTPUT_FILE = "feedback.txt", "previous_output.json"

@@ -238,7 +238,7 @@ class _ChildSlot:
         # No process has used the name before, so nothing can be left in it.
         self._child_folder = f"{slots.folder}/slot-{os.getpid()}-{secrets.token_hex(8)}"
         self._token = b"\0" + secrets.token_bytes(TOKEN_BYTES - 1)
-        self._options: dict[int, tuple[Definition, str]] = {}  # as JSON, by a definition's identity
+        self._definitions: dict[int, tuple[Definition, str]] = {}  # as JSON, by their identity
         self._output_paused = False
         self._output_followed = False
         self._has_reported = False  # since the output was last considered
@@ -331,7 +331,7 @@ class _ChildSlot:
                 self._generation,
                 number,
                 task.fence,
-                self._options_of(task.definition),
+                self._definition_text(task.definition),
                 task.task_id,
                 task.job_id,
                 task.attempt,
@@ -360,15 +360,16 @@ class _ChildSlot:
             pipe.tasks.append(number)
         return True
 
-    def _options_of(self, definition: Definition) -> str:
+    def _definition_text(self, definition: Definition) -> str:
         # The value has a reference to the definition, so its identity is not used again.
-        entry = self._options.get(id(definition))
+        entry = self._definitions.get(id(definition))
         if entry is None:
             if not runs_in_slot(definition) or definition.isolation is not self._isolation:
                 raise ValueError(f"tasks of {definition.name!r} cannot run in slot {self.number}")
-            if len(self._options) >= _MAX_DEFINITIONS:
-                self._options.clear()
-            entry = self._options[id(definition)] = (definition, json.dumps(definition.options))
+            if len(self._definitions) >= _MAX_DEFINITIONS:
+                self._definitions.clear()
+            fields = {"options": definition.options, "overridable": definition.overridable}
+            entry = self._definitions[id(definition)] = (definition, json.dumps(fields))
         return entry[1]
 
     def _write_record(self, number: int, packet: bytes) -> str:

@@ -44,6 +44,7 @@ class ExitCode(IntEnum):
 # The first class that matches counts.
 _BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.ConfigurationError, ExitCode.USAGE),
+    (errors.NotAllowed, ExitCode.REFUSED),
     (errors.UsageError, ExitCode.USAGE),
     (errors.NotFound, ExitCode.NOT_FOUND),
     (errors.Conflict, ExitCode.REFUSED),

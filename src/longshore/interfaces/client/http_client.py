@@ -32,6 +32,7 @@ from longshore.errors import (
     ConfigurationError,
     InvalidJob,
     LongshoreError,
+    NotAllowed,
     NotFound,
     OutcomeUnknown,
     Problem,
@@ -254,7 +255,9 @@ class HttpClient(_Operations):
                 )
             case 404, "not-found":
                 return _RemoteNotFound("thing", detail)
-            case ((403 | 409), _):
+            case 403, _:
+                return NotAllowed(detail)
+            case 409, _:
                 return _RemoteRefusal("", detail)
             case 413, "too-large":
                 return BodyTooLarge(f"{self.url}: {detail}")

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.errors import ApiProblem
 from longshore.services.api_keys import ApiKeys, KeyExpired
 from longshore.services.app import Application, Caller
+from longshore.settings import Settings
 
 ItemT = TypeVar("ItemT")
 
@@ -36,6 +38,8 @@ class RestServices(Protocol):
 
     @property
     def api_keys(self) -> ApiKeys: ...
+    @property
+    def settings(self) -> Settings: ...
 
     def application(self, caller: Caller | None = None, *, poll: timedelta) -> Application: ...
 
@@ -62,13 +66,6 @@ async def while_allowed(request: Request, items: AsyncIterator[ItemT]) -> AsyncI
     finally:
         if following is not None:
             following.cancel()
-
-
-def scope_missing(scope: ApiScope) -> ApiProblem:
-    """The problem of a request whose key does not have the scope."""
-    scopes = " or ".join(f"'{name}'" for name in dict.fromkeys((scope, ApiScope.ADMIN)))
-    detail = f"this needs a key with the scope {scopes}"
-    return ApiProblem(403, "not-allowed", detail)
 
 
 def require_scope(
@@ -103,7 +100,8 @@ def require_scope(
             raise ApiProblem(429, "too-many-requests", detail, headers={"Retry-After": seconds})
         request.state.key_id = record.id
         if not record.allows(scope):
-            raise scope_missing(scope)
+            scopes = " or ".join(f"'{name}'" for name in dict.fromkeys((scope, ApiScope.ADMIN)))
+            raise ApiProblem(403, "not-allowed", f"this needs a key with the scope {scopes}")
         if all_tenants and not api_keys.is_operator_admin(record):
             detail = (
                 "this concerns all tenants: it needs a key with the scope 'admin' of the tenant "
@@ -116,6 +114,7 @@ def require_scope(
             is_admin=record.allows(ApiScope.ADMIN),
             is_operator=api_keys.is_operator(record),
             may_define=record.allows(ApiScope.OPERATE),
+            limits=replace(record.limits, builtins=services.settings.api.builtin_definitions),
         )
         return services.application(caller, poll=_POLL_INTERVAL)
 

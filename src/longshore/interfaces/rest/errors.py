@@ -21,6 +21,7 @@ from longshore.errors import (
     CommandRefused,
     Conflict,
     InvalidJob,
+    NotAllowed,
     NotFound,
     Problem,
     UsageError,
@@ -63,6 +64,8 @@ def api_problem_of(error: Exception) -> ApiProblem | None:
             return ApiProblem(409, "refused", str(error))
         case Conflict():
             return ApiProblem(409, "conflict", f"{error}; read it again and decide again")
+        case NotAllowed():
+            return ApiProblem(403, "not-allowed", str(error))
         case UsageError():
             return ApiProblem(400, "bad-request", str(error))
         case BackendUnavailable():

@@ -27,7 +27,7 @@ _COMMON_STATUSES = (400, 401, 403, 421, 422, 429, 500, 503)
 _PROBLEMS = {
     400: "The request is malformed.",
     401: "The API key is missing, unknown or revoked.",
-    403: "The API key does not have the scope.",
+    403: "The API key does not have the scope, or is limited to other tasks.",
     404: "There is no such resource in the tenant.",
     409: "The state of the resource does not allow the operation.",
     413: "The body is too large.",

@@ -164,6 +164,10 @@ class KeyRequestDocument(ApiRequestModel):
     scopes: list[Annotated[ApiScope, Field(strict=False)]] = Field(min_length=1)
     expires: str | None = Field(default=None, max_length=100, examples=["30d"])
     """After this time the key is refused; without it, never."""
+    definitions: list[str] | None = Field(default=None, max_length=1_000, examples=[["report"]])
+    """The key may start tasks of these definitions only; without it, of any."""
+    queues: list[str] | None = Field(default=None, max_length=1_000, examples=[["mail"]])
+    """The key may start tasks in these queues only; without it, in any."""
     tenant: str | None = Field(default=None, pattern=f"^{NAME_PATTERN.pattern}$")
 
 

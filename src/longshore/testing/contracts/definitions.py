@@ -240,6 +240,7 @@ def _full() -> Definition:
         name="full-one_2",
         runner=RunnerKind.PYTHON,
         options={"call": "shop:resize", "n": [1, 2.5, None, True, {"ü": "🚢"}], "none": None},
+        overridable=("function", "kwargs.n"),
         description="Bilder verkleinern ⚓\n",
         queue="agents",
         priority=Priority.HIGH,

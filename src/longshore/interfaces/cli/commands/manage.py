@@ -369,6 +369,8 @@ async def keys_list(client: ApiClient) -> None:
             "CREATED": client.ago(key.created_at),
             "REVOKED": screen.styled(client.ago(key.revoked_at), "red"),
             "EXPIRES": client.ago(key.expires_at),
+            "DEFINITIONS": ", ".join(key.definitions or ()),
+            "QUEUES": ", ".join(key.queues or ()),
         },
         empty="no API keys yet; `longshore up` and `longshore keys create` create one",
     )
@@ -376,6 +378,7 @@ async def keys_list(client: ApiClient) -> None:
 
 @client_command(
     ("longshore keys create ci --scope submit --scope read --expires 30d", "for a build server"),
+    ("longshore keys create shop --scope submit --definitions report", "one kind of task only"),
     ("longshore keys create ann --scope admin", "for an administrator"),
     create=True,
 )
@@ -386,6 +389,12 @@ async def keys_create(
     scope: Annotated[list[ApiScope], typer.Option(help="What the key allows; repeatable.")],
     expires: Annotated[
         str | None, option("TIME", "Refuse the key after this time. [default: never]")
+    ] = None,
+    definitions: Annotated[
+        str | None, option("NAMES", "Start tasks of these only, as a,b. [default: any]")
+    ] = None,
+    queues: Annotated[
+        str | None, option("NAMES", "Start tasks in these only, as a,b. [default: any]")
     ] = None,
 ) -> None:
     """Create an API key. Its secret is printed to stdout once and stored nowhere.
@@ -398,17 +407,33 @@ async def keys_create(
              budgets of jobs and tasks
     admin    do everything, also manage API keys, pause queues and add to the daily budget
 
-    A key that may submit may run any command as the user of the workers. Tasks of all tenants that
-    share a worker can then read and change each other's files; see docs/explain/threat-model.md.
+    A key that may submit may run any command as the user of the workers, unless --definitions
+    limits it to definitions whose options an input cannot set. Tasks of all tenants that share a
+    worker can read and change each other's files; see docs/explain/threat-model.md.
+
+    A limited key cannot submit, add, revise, resume or replay other tasks, and cannot have the
+    scope admin. With --definitions it cannot change definitions.
     """
-    created = await client.app.create_key(name, list(dict.fromkeys(scope)), expires=expires)
+    created = await client.app.create_key(
+        name,
+        list(dict.fromkeys(scope)),
+        expires=expires,
+        definitions=_names(definitions),
+        queues=_names(queues),
+    )
     if client.options.json:
         screen.print_json(created)
         return
     # Only the secret goes to stdout, so that it can be redirected to a file unseen.
     scopes = ", ".join(created.scopes)
     print_stderr(f"{created.id} for {created.name} ({scopes}); it is not shown again")
+    if created.warning is not None:
+        print_stderr(f"longshore: warning: {created.warning}")
     print(created.key)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 @client_command(("longshore keys revoke key-1a2b3c", "takes effect immediately"))

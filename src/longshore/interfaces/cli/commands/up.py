@@ -19,6 +19,7 @@ from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
 from longshore.interfaces.cli.commands.shared import WorkerOptions
 from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
+from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
@@ -61,9 +62,9 @@ def up(
     """Run Longshore as a service on this machine.
 
     One process serves the API, runs tasks, dispatches events and recovers from crashes. On first
-    start it generates an API key in the file `api-key` of the data folder, readable only by you;
-    requests need it. It listens on localhost unless --host is given; the setting api.hosts must
-    then contain the host names that clients use.
+    start it generates an API key in a file that only you can read, outside of the data folder (the
+    setting keys_dir); requests need it. It listens on localhost unless --host is given; the setting
+    api.hosts must then contain the host names that clients use.
 
     Ctrl-C or SIGTERM lets running tasks finish within the setting worker.drain_grace; a second
     one releases them at once.
@@ -97,6 +98,8 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
         signals = StopSignals(lambda: None, stop_now, settings.stop_deadline)
         handle_signals(signals.on_signal)
         _print_startup(services, server_socket, key_file, files, with_worker=with_worker)
+        if (warning := await services.api_keys.shared_workers_warning()) is not None:
+            print_stderr(f"longshore: warning: {warning}")
         loops = _background_loops(services, files, with_worker=with_worker)
         async with race(signals.requested.wait(), *parts, *loops) as (_, *running):
             for part in running:

@@ -8,13 +8,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime
 
-from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import Budget
-from longshore.core.definitions.reader import DEFINITIONS
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import LongshoreError
 from longshore.interfaces.rest import schemas as s
-from longshore.interfaces.rest.auth import Admin, Operator, Reader, Submitter, scope_missing
+from longshore.interfaces.rest.auth import Admin, Operator, Reader, Submitter
 from longshore.interfaces.rest.errors import ApiProblem, api_problem_of, problem_document
 from longshore.interfaces.rest.openapi import (
     answers,
@@ -63,20 +61,9 @@ async def submit_jobs(request: Request, operations: Submitter, document: Body) -
     The same batch can be sent again: a job with a request id is accepted once.
     """
     batch = parse_model(s.JobBatchDocument, document)
-    may_define = operations.caller.may_define
-    defines = [isinstance(item.job, dict) and DEFINITIONS in item.job for item in batch.jobs]
-    submissions = [
-        Submission(item.job, item.request_id)
-        for item, has_definitions in zip(batch.jobs, defines, strict=True)
-        if may_define or not has_definitions
-    ]
-    results = iter(await operations.submit_many(submissions))
-    id_ = request.state.request_id
-    denied = d.BatchAnswerDocument(problem=problem_document(id_, scope_missing(ApiScope.OPERATE)))
-    answers = [
-        _batch_answer(id_, next(results)) if may_define or not has_definitions else denied
-        for has_definitions in defines
-    ]
+    submissions = [Submission(item.job, item.request_id) for item in batch.jobs]
+    results = await operations.submit_many(submissions)
+    answers = [_batch_answer(request.state.request_id, result) for result in results]
     return respond(d.BatchAnswersDocument(answers=answers))
 
 
