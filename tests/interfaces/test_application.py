@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from longshore.core.api_keys import ApiScope, Rate
@@ -176,8 +176,8 @@ async def open_operations(kind: str) -> AsyncIterator[Operations]:
         yield store.services.application(Caller(tenant=TENANT, name="ann"))
         return
     app = create_app(store.services, hosts=("*",), body_bytes=1_000_000)
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app),
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=app),
         base_url=f"{URL}/v1/",
         headers={"x-api-key": store.key},
     ) as client:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from longshore.core.api_keys import ApiScope, hash_key
@@ -238,7 +238,7 @@ async def test_an_unknown_path_or_method_is_answered_with_a_problem_document(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path) as server:
-        answers: list[httpx.Response] = [
+        answers: list[httpx2.Response] = [
             await server.get("/v1/nothing"),
             await server.send("PATCH", "/v1/jobs"),
             await server.get("/v1/jobs/"),

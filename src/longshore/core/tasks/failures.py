@@ -421,7 +421,7 @@ def safe_getattr(holder: object, name: str) -> Any:
     """Returns an attribute of an object of another library; None if it is missing or raises."""
     try:
         return getattr(holder, name, None)
-    # A property may raise anything; httpx has one that raises until it is set.
+    # A property may raise anything; httpx2 has one that raises until it is set.
     except Exception:  # noqa: BLE001
         return None
 
