@@ -10,6 +10,7 @@ from pydantic import SecretStr, ValidationError
 
 from longshore.errors import ConfigurationError
 from longshore.settings import (
+    COMPATIBLE_VARIABLES,
     ENVIRONMENT_ALIASES,
     FIELDS,
     Settings,
@@ -324,7 +325,9 @@ def test_no_two_settings_share_a_variable() -> None:
 
 
 def test_every_alias_names_a_setting() -> None:
-    assert {name for name, _ in ENVIRONMENT_ALIASES.values()} <= set(FIELDS)
+    aliases = {**ENVIRONMENT_ALIASES, **COMPATIBLE_VARIABLES}
+
+    assert {name for name, _ in aliases.values()} <= set(FIELDS)
 
 
 def test_importing_settings_brings_no_other_heavy_library() -> None:

@@ -545,6 +545,8 @@ class Settings:
     """Tenant that commands work for."""
     environment: Name = "dev"
     """Name of the stage; in dev, health is not checked by default."""
+    compat_env: bool = False
+    """Whether variables of other systems, such as TENANT_ID and S3_BUCKET, are read."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Choice] = "info"
     """Lowest level of the records that are logged."""
     log_format: Annotated[Literal["auto", "text", "json"], Choice] = "auto"
