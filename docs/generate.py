@@ -113,7 +113,8 @@ def settings_page() -> str:
         "With `compat_env = true` (`LONGSHORE_COMPAT_ENV`) it also reads these names, which the"
         " configuration of an SQS worker or a Slack bot may have. Without it they are left to the"
         " programs that they belong to; `longshore settings` lists those that are set. A pair that"
-        " is incomplete is ignored: `SLACK_BOT_TOKEN` without a channel, `ALERT_CHANNEL` without a token.",
+        " is incomplete is ignored: `SLACK_BOT_TOKEN` without a channel, `ALERT_CHANNEL` without a"
+        " token.",
         _alias_table(COMPATIBLE_VARIABLES),
         "These names of such a worker are never read:",
         _table(

@@ -382,6 +382,8 @@ class ApiSettings:
     """Maximum number of requests per second and key."""
     burst: int = setting(500, 1, 1_000_000)
     """Maximum burst of requests per key."""
+    access_log: bool = False
+    """Whether each request is logged: key id, tenant, method, path, status, time and bytes."""
 
     @property
     def rate(self) -> Rate:
