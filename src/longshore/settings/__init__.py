@@ -145,7 +145,7 @@ _SECRET_VARIABLES: Final[Mapping[str, str]] = {
     variable: name
     for variable, name in (
         *_NAME_BY_VARIABLE.items(),
-        *((a, name) for a, (name, _) in (ENVIRONMENT_ALIASES | COMPATIBLE_VARIABLES).items()),
+        *((a, name) for a, (name, _) in {**ENVIRONMENT_ALIASES, **COMPATIBLE_VARIABLES}.items()),
     )
     if is_secret(name)
 }
