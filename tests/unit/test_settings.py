@@ -368,3 +368,11 @@ def test_workers_dispatch_and_sweep_unless_functions_do(
 )
 def test_a_message_of_pydantic_is_in_plain_words(message: str, expected: str) -> None:
     assert plain_problem(message) == expected
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8421", "https:/server", "sqlite:///store"])
+def test_a_url_is_no_data_folder(tmp_path: Path, url: str) -> None:
+    for values in ({"flags": {"data_dir": url}}, {"LONGSHORE_DATA_DIR": url}):
+        (problem,) = refused(tmp_path, **values)
+        assert "is a URL, not a folder" in problem
+    assert load_settings_for_test(tmp_path, LONGSHORE_DATA_DIR="c:x/y").settings

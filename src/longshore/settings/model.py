@@ -146,6 +146,7 @@ _CREDENTIALS = {
 }
 _SECRET_MIN_BYTES: Final = 32
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_URL_AS_PATH = re.compile(r"[a-z][a-z0-9+.-]+:/")
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _HOST = re.compile(r"\*|[A-Za-z0-9.-]{1,253}|[0-9A-Fa-f:]{2,45}")
 _CHANNEL = re.compile(r"#?[^\s#<>&]{1,80}")
@@ -537,7 +538,14 @@ class AlertsSettings:
 class Settings:
     """All settings. ``load_settings`` fills them in; built directly, they are the defaults."""
 
-    data_dir: Annotated[Path, AfterValidator(_expand)] = Path(".longshore")
+    data_dir: Annotated[
+        Path,
+        AfterValidator(_expand),
+        checked(
+            lambda path: not _URL_AS_PATH.match(str(path)),
+            "'{value}' is a URL, not a folder; the command line reaches a server with --server",
+        ),
+    ] = Path(".longshore")
     """Data folder: the database, the blobs and the server's API key."""
     backend: Annotated[Literal["sqlite", "aws"], Choice] = "sqlite"
     """Where state is kept: in the data folder, or on AWS."""
