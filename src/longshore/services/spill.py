@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from longshore.core.documents import Document, encode_json, text_document
+from longshore.core.documents import INLINE_LIMIT_BYTES, Document, encode_json, text_document
 from longshore.core.events.codec import join_overflow, overflow_key, overflow_of, properties_of
 from longshore.core.jobs.graph import Graph
 from longshore.core.tasks.changes import Change
@@ -26,6 +26,7 @@ class DocumentStore:
     """Writes documents before the rows that refer to them, and reads them back."""
 
     blobs: BlobStore
+    inline_bytes: int = INLINE_LIMIT_BYTES
 
     async def store(self, value: Any, key: str, *, limit_bytes: int | None = None) -> Document:
         """Store a value; it is durable when this returns unless it is inline.
@@ -38,7 +39,7 @@ class DocumentStore:
 
     async def store_text(self, text: str, key: str, *, limit_bytes: int | None = None) -> Document:
         """Store JSON text; see ``store``."""
-        document, data = text_document(text, key)
+        document, data = text_document(text, key, inline_bytes=self.inline_bytes)
         if limit_bytes is not None and document.size > limit_bytes:
             message = f"{document.size} bytes as JSON, and at most {limit_bytes} are allowed"
             raise UsageError(message)

@@ -348,6 +348,8 @@ class SizesSettings:
     """Maximum size of an input."""
     result_bytes: ByteSize = setting(ByteSize(50 * MIB), KIB, GIB)
     """Maximum size of a result."""
+    inline_result_bytes: ByteSize = setting(KIB, KIB, 64 * KIB)
+    """Results up to this size are in the row and in events, longer ones in the blob store."""
     output_bytes_per_attempt: ByteSize = setting(ByteSize(100 * MIB), KIB, 100 * GIB)
     """Maximum output of an attempt; the rest is dropped."""
     artifact_bytes_per_attempt: ByteSize = setting(GIB, ByteSize(0), 1_000 * GIB)
