@@ -267,7 +267,7 @@ class WorkerSettings(LeasePolicy):
     # At most two thirds of the 12 hours for which SQS can hide a message.
     extend_by: Duration = setting(_LEASE.extend_by, _TICK, 8 * _HOUR)
     """How long a renewal hides the message; the lease is valid for 1.5 times as long."""
-    task_timeout: Duration = setting(200 * _SECOND, _TICK, 30 * _DAY)
+    task_timeout: Duration = setting(_HOUR, _TICK, 30 * _DAY)
     """Time limit of an attempt, unless its definition or `longshore run --timeout` sets one."""
     kill_grace: Duration = setting(_LEASE.kill_grace, _ZERO, _HOUR)
     """Time from SIGTERM to SIGKILL when an attempt is stopped."""
