@@ -65,8 +65,8 @@ def licence_of(package: Distribution) -> str:
         if entry.startswith("License ::") and not entry.endswith(("DFSG approved", "OSI Approved"))
     ]
     text = (about.get("License") or "").strip().partition("\n")[0]
-    known = [_SPDX_BY_NAME.get(name.lower(), name) for name in names or [text]]
-    return " OR ".join(known) or "unknown"
+    expressions = [_SPDX_BY_NAME.get(name.lower(), name) for name in names or [text]]
+    return " OR ".join(expressions) or "unknown"
 
 
 def is_allowed(expression: str) -> bool:
