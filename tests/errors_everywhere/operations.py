@@ -1,15 +1,19 @@
 """Operations of the application that read rows, events, files and definitions from ports."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from longshore.core.events.event import EventContext
+from longshore.core.health import HealthReport
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.errors import NotFound
 from longshore.services.app import Application, Caller
+from longshore.services.health import ENTITY_ID
 from longshore.testing.fake_runner import Script, fails, prints
 from tests.errors_everywhere.harness import ErrorHarness
-from tests.unit.services.harness import TENANT, job_id, make_task, task_id
+from tests.unit.services.harness import APP, TENANT, job_id, make_task, task_id
 
 _DEFINITION = {"name": "own", "runner": "command", "options": {"argv": ["true"]}}
 _CHANGED = {**_DEFINITION, "options": {"argv": ["false"]}}
@@ -50,6 +54,7 @@ async def _read_jobs(harness: ErrorHarness, app: Application) -> None:
     await ask(lambda: app.list_events())
     await ask(lambda: _collect_output(app, job))
     await ask(lambda: _last_health_check(app))
+    await _read_divided_health_check(harness, app)
 
 
 async def _read_task(harness: ErrorHarness, app: Application) -> None:
@@ -90,6 +95,22 @@ async def _last_health_check(app: Application) -> None:
         await app.last_health_check()
     except NotFound:
         return  # no check was made in this run
+
+
+async def _read_divided_health_check(harness: ErrorHarness, app: Application) -> None:
+    now = harness.raw.clock.now()
+    check = HealthReport(tenant=TENANT, at=now, tasks=()).event()
+    for part in (1, 2):
+        await harness.raw.events.append(
+            tenant=TENANT,
+            app=APP,
+            entity_id=ENTITY_ID,
+            body=replace(check, part=part, parts=2),
+            context=EventContext(origin="health-check"),
+            now=now,
+        )
+    document = await harness.call_until_answered(app.last_health_check)
+    assert document.tasks == []
 
 
 async def _collect(items: AsyncIterator[Any]) -> list[Any]:

@@ -199,7 +199,7 @@ async def test_a_script_can_write_to_the_channel_and_invalid_lines_are_skipped(
     assert used == [Usage(), Usage(), Usage(input_tokens=5, turns=2, cost_usd=0.25)]
     assert [(item.type, item.step_name) for item in doing] == [
         ("sdk_query", "7"),
-        ("x", "half ? of a pair"),
+        ("waiting", "half ? of a pair"),
     ]
     assert output_text(reports, Stream.LOG) == "hello\n"
 

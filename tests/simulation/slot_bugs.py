@@ -44,7 +44,7 @@ SLOT_BUGS = (
     Bug(
         "an outcome of a slot is committed before its output is stored",
         at=f"{_TASKS}._store_output",
-        do=(Drop("finish()"), Drop("store_output()")),
+        do=(Drop("finish()"), Condition("store_output()", False)),
     ),
     Bug(
         "a step in a slot is confirmed before it is saved",

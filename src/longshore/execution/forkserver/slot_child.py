@@ -24,7 +24,12 @@ from longshore.core.definitions.definition import Isolation
 from longshore.execution.attempt_settings import python_settings
 from longshore.execution.forkserver.child import TaskEnvironment, exit_process, set_thread_reset
 from longshore.execution.linux import become_subreaper, has_children, set_process_name
-from longshore.execution.protocol import ATTEMPT_VARIABLE, TASK_VARIABLE, ChildMessage
+from longshore.execution.protocol import (
+    ATTEMPT_VARIABLE,
+    SLOT_VARIABLE,
+    TASK_VARIABLE,
+    ChildMessage,
+)
 from longshore.execution.runners.channel import (
     encode_message,
     require_confirmation,
@@ -311,6 +316,7 @@ def warm_up_slots(times: int) -> None:
         page.deadline_ns = 2**63 - 1
         files = SlotFiles(far.detach(), near.detach(), null_fd, _OUTPUT, _ERRORS)
         SlotChild(settings, files, page, close_fds=(os.dup(null_fd),)).warm_up(task)
+    os.environ.pop(SLOT_VARIABLE)  # noqa: TID251 - only children of slots have it
     os.close(null_fd)
 
 

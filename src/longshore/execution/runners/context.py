@@ -26,8 +26,8 @@ from longshore.execution.runners.channel import Throttle
 ResultT = TypeVar("ResultT")
 
 LINE_LIMIT_CHARACTERS = 500
-_LOG_CHARACTERS = 5_000  # in JSON less than a message may have
 """Longer summaries and progress texts are truncated."""
+_LOG_CHARACTERS = 5_000  # in JSON less than a message may have
 
 
 class ReportSink(Protocol):

@@ -101,8 +101,12 @@ Options can be written before or after the command.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_standard_streams()
     filter_terminals()
     try:
+        for number, word in enumerate(words, 1):
+            if word.encode(errors="replace") != word.encode(errors="surrogateescape"):
+                raise UsageError(f"argument {number} is not valid UTF-8: {word!a}")
         with _ROOT.make_context("longshore", list(words), obj={}) as context:
             return int(_ROOT.invoke(context) or ExitCode.OK)
     except typer.Exit as end:
@@ -121,6 +125,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             _report_unexpected(shown, words)
         return exit_codes.exit_code_of(shown)
+
+
+def _open_standard_streams() -> None:
+    """Open the null device in place of standard streams that the caller has closed.
+
+    Otherwise the next file that is opened would get their number, and be taken for the output.
+    """
+    names = ("stdin", "stdout", "stderr")
+    if None in (getattr(sys, name) for name in names):
+        while (file := os.open(os.devnull, os.O_RDWR)) < len(names):
+            pass
+        os.close(file)
+        for file, name in enumerate(names):
+            if getattr(sys, name) is None:
+                setattr(sys, name, open(file, "w" if file else "r", closefd=False))  # noqa: SIM115
 
 
 def _usage_error(error: typer.TyperException) -> UsageError:

@@ -107,7 +107,14 @@ async def open_http_client(
 
     Args:
         trust_env: Whether to use proxies that the environment names.
+
+    Raises:
+        ConfigurationError: the key cannot be sent.
     """
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigurationError(
+            [f"the API key for {url} has characters that no key has: was it copied completely?"]
+        )
     async with httpx2.AsyncClient(
         base_url=f"{url}/v1/",
         headers={"x-api-key": key, "user-agent": user_agent},
@@ -265,13 +272,31 @@ class HttpClient(_Operations):
 
     async def _get(self, kind: type[DocumentT], path: str, **query: QueryValue) -> DocumentT:
         response = await self.request("GET", path, query=query, repeatable=True)
-        return d.decode(response.content, kind)
+        return self.decode(response, kind)
 
     async def _post(
         self, kind: type[DocumentT], path: str, body: Any, *, repeatable: bool = False
     ) -> DocumentT:
         response = await self.request("POST", path, body, repeatable=repeatable)
-        return d.decode(response.content, kind)
+        return self.decode(response, kind)
+
+    def decode(self, response: httpx.Response, kind: type[DocumentT]) -> DocumentT:
+        """Returns the document in a response.
+
+        Raises:
+            ConfigurationError: the answer is not from a Longshore server of a compatible version.
+        """
+        try:
+            return d.decode(response.content, kind)
+        except ValueError as error:
+            content_type = response.headers.get("content-type") or "no content type"
+            raise ConfigurationError(
+                [
+                    f"{self.url} answered with something that Longshore does not send "
+                    f"({content_type}): check that it is the address of a Longshore server, and "
+                    "that its version is not older or newer than this one"
+                ]
+            ) from error
 
     async def _list(
         self, kind: type[PageT], path: str, *, limit: int, cursor: str | None = None, **query: Any
@@ -404,7 +429,7 @@ def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[...
             request_id=request_id,
             repeatable=request.repeatable,
         )
-        return d.decode(response.content, answer) if answer else None
+        return client.decode(response, answer) if answer else None
 
     return send
 

@@ -159,7 +159,7 @@ async def budget_add(
     id_: _BudgetId,
     *,
     usd: Annotated[float | None, option("N", "Dollars.", min=0.000001)] = None,
-    tokens: Annotated[int | None, option("N", "Tokens.", min=1)] = None,
+    tokens: Annotated[int | None, option("N", "Tokens.", min=1, max=10**15)] = None,
     minutes: Annotated[float | None, option("N", "Minutes.", min=0.001)] = None,
     request_id: RequestId = None,
 ) -> None:
@@ -251,7 +251,7 @@ async def definitions_show(
     name: _DefinitionName,
     *,
     version: Annotated[
-        int | None, option("N", "Version to show. [default: the newest]", min=1)
+        int | None, option("N", "Version to show. [default: the newest]", min=1, max=1_000_000_000)
     ] = None,
 ) -> None:
     """Show a definition as YAML that `definitions apply` accepts."""
