@@ -280,7 +280,7 @@ class HttpClient(_Operations):
         response = await self.request("POST", path, body, repeatable=repeatable)
         return self.decode(response, kind)
 
-    def decode(self, response: httpx.Response, kind: type[DocumentT]) -> DocumentT:
+    def decode(self, response: httpx2.Response, kind: type[DocumentT]) -> DocumentT:
         """Returns the document in a response.
 
         Raises:
