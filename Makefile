@@ -32,7 +32,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 pyth
 # Many tests wait for other processes, so three workers use two processors better.
 PYTEST_ARGS ?= -n 3 --dist worksteal --durations 25 --durations-min 5
 
-.PHONY: help demo test check fix cover bench bench-peers bench-scale docs mutants planted sim crash freeze power lock
+.PHONY: help demo test check fix cover bench bench-peers bench-scale docs mutants planted sim crash freeze power lock sbom
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,10 +45,11 @@ test cover: export PYTHONDONTWRITEBYTECODE :=
 test: $(DEV) $(STANDIN)/.installed ## Run the tests (PYTEST_ARGS=... to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(DEV) ## Lint, formatting and types; changes nothing
+check: $(DEV) ## Lint, formatting, types and licences; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python deploy/packages.py licences
 
 fix: $(DEV) ## Fix what the linter can fix, and format
 	$(BIN)/ruff check --fix .
@@ -93,6 +94,9 @@ freeze: $(DEV) ## Stop each process of a worker in turn and check that no attemp
 power: $(DEV) ## Cut the power at any write and check that promised data is there
 	$(BIN)/python -m verification.power --cuts 5000
 	$(BIN)/python -m tests.power.planted_faults
+
+sbom: $(DEV) ## Print what Longshore is made of as CycloneDX JSON
+	@$(BIN)/python deploy/packages.py sbom
 
 lock: $(UV) ## Write requirements*.txt from pyproject.toml (LOCK_ARGS=--upgrade for newer versions)
 	echo uv | $(LOCK:pyproject.toml=-) -o requirements-uv.txt

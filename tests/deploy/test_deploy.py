@@ -7,7 +7,9 @@ import shlex
 import shutil
 import subprocess
 from datetime import timedelta
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,9 @@ from tests.interfaces.command_line import SCRIPT
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+_SPEC: Any = spec_from_file_location("packages", DEPLOY / "packages.py")
+packages: Any = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(packages)
 UNITS = [DEPLOY / "longshore-worker.service", DEPLOY / "longshore.service"]
 CONTAINER = DEPLOY / "Containerfile"
 ANALYZE = shutil.which("systemd-analyze")
@@ -181,7 +186,7 @@ def test_the_container_copies_only_files_that_exist() -> None:
 
     assert copied
     assert [source for source in copied if not (ROOT / source).exists()] == []
-    assert base == {"python:3.11-slim"}
+    assert base == {"docker.io/library/python:3.11-slim@${PYTHON_DIGEST}"}
 
 
 def test_the_container_sets_only_existing_settings() -> None:
@@ -207,3 +212,74 @@ def test_the_page_gives_more_time_to_stop_than_a_worker_may_take() -> None:
 
     assert len(timeouts) == 2
     assert all(seconds(number) > Settings().stop_timeout for number in timeouts)
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.glob("Containerfile*")), ids=lambda path: path.name)
+def test_a_base_image_is_named_by_a_digest_that_must_be_given(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    images = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+
+    assert len(images) == 2
+    assert all(image.endswith("-slim@${PYTHON_DIGEST}") for image in images)
+    assert re.findall(r"^ARG .*", text, re.MULTILINE) == ["ARG PYTHON_DIGEST"]
+
+
+def test_packages_are_installed_from_a_lock_only() -> None:
+    pages = [DEPLOY / "README.md", *DEPLOY.glob("Containerfile*")]
+    text = "\n".join(page.read_text(encoding="utf-8").replace("\\\n", " ") for page in pages)
+    installs = re.findall(r"pip install [^&\n]*", text)
+
+    assert len(installs) >= 9
+    locked = ("--require-hashes", "--no-deps")
+    assert [line for line in installs if not any(option in line for option in locked)] == []
+
+
+def test_the_licences_of_all_packages_are_allowed() -> None:
+    assert packages.licence_problems() == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "allowed"),
+    [
+        ("MIT", True),
+        ("Apache-2.0 AND MIT", True),
+        ("GPL-3.0-only OR MIT", True),
+        ("(MIT OR GPL-3.0-only) AND BSD-3-Clause", True),
+        ("MIT AND GPL-3.0-only", False),
+        ("AGPL-3.0-or-later", False),
+        ("any-OSI", False),
+        ("unknown", False),
+        ("", False),
+    ],
+)
+def test_a_licence_is_allowed_only_if_it_is_listed(expression: str, *, allowed: bool) -> None:
+    assert packages.is_allowed(expression) is allowed
+
+
+def test_a_package_with_another_licence_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "ALLOWED", packages.ALLOWED - {"ISC"})
+
+    (problem,) = packages.licence_problems()
+
+    assert problem.startswith("shellingham: the licence 'ISC' ")
+
+
+def test_the_bill_of_materials_has_every_package_with_its_version_and_licence() -> None:
+    document = packages.bill_of_materials()
+    components = {item["name"]: item for item in document["components"]}
+    locked = packages.locked_packages()
+    runtime = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+
+    assert document["bomFormat"] == "CycloneDX"
+    assert {name: item["version"] for name, item in components.items()}.items() <= locked.items()
+    # One of each kind: the runtime, an extra, a dependency of a dependency, an extra of one.
+    assert {"apsw", "aiobotocore", "h11", "claude-agent-sdk", "cryptography"} <= components.keys()
+    assert "pytest" not in components
+    build = {"editables", "hatchling", "packaging", "pathspec", "pluggy", "tomlkit"}
+    build |= {"trove-classifiers"}
+    for name in re.findall(r"^([a-z0-9._-]+)==", runtime, re.MULTILINE):
+        assert name in {*components, *build, "httpx2-jsfetch", "colorama", "typing-extensions"}
+    references = {item["bom-ref"] for item in document["components"]}
+    listed = {reference for item in document["dependencies"] for reference in item["dependsOn"]}
+    assert listed <= references
+    assert packages.bill_of_materials() == document

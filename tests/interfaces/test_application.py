@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from longshore.core.api_keys import NO_LIMITS, ApiScope, Rate, WorkLimits
@@ -188,8 +188,8 @@ async def open_operations(kind: str, limits: WorkLimits = NO_LIMITS) -> AsyncIte
             TENANT, name="ann", scopes=scopes, by="setup", limits=limits
         )
     app = create_app(store.services, hosts=("*",), body_bytes=1_000_000)
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app),
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=app),
         base_url=f"{URL}/v1/",
         headers={"x-api-key": store.key},
     ) as client:

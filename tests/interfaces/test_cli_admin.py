@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -140,9 +140,9 @@ def test_a_key_is_shown_once_and_works_until_it_is_revoked(ask: Inside, cli: Cli
     listed = {key["name"]: key for key in ask("keys", "list", "-o", "json").json["keys"]}
     with run_server(cli.folder / ".longshore") as server:
         headers = {"x-api-key": created.out.strip()}
-        before = httpx.get(f"{server.url}/v1/jobs", headers=headers)
+        before = httpx2.get(f"{server.url}/v1/jobs", headers=headers)
         revoked = ask("keys", "revoke", listed["ci"]["id"])
-        after = httpx.get(f"{server.url}/v1/jobs", headers=headers)
+        after = httpx2.get(f"{server.url}/v1/jobs", headers=headers)
 
     assert created.code == revoked.code == 0
     assert listed["ci"]["scopes"] == ["read"]

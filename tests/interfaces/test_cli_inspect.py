@@ -339,7 +339,7 @@ def test_the_help_of_a_command_imports_neither_settings_nor_storage(command: str
     imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
     packages = {name.partition(".")[0] for name in imported}
     assert "longshore.interfaces.cli.options" in imported
-    assert packages & {"rich", "msgspec", "apsw", "httpx", "yaml"} == set()
+    assert packages & {"rich", "msgspec", "apsw", "httpx2", "yaml"} == set()
     assert imported & {"longshore.settings", "longshore.services.documents"} == set()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from longshore.interfaces.cli.exit_codes import ExitCode
@@ -25,7 +25,7 @@ HELLO = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["echo",
 SLOW = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["sleep", "1"]}}]}
 
 
-Up = tuple[subprocess.Popen[str], httpx.Client]
+Up = tuple[subprocess.Popen[str], httpx2.Client]
 
 
 def key_file(cli: Cli) -> Path:
@@ -43,7 +43,7 @@ def up(cli: Cli, *options: str, **process_options: Any) -> Iterator[Up]:
             address = ADDRESS.match(process.stdout.readline())
             assert address, process.communicate()
             key = key_file(cli).read_text().strip()
-            with httpx.Client(
+            with httpx2.Client(
                 base_url=address[1], headers={"x-api-key": key}, timeout=TIMEOUT_S
             ) as client:
                 yield process, client
@@ -52,13 +52,13 @@ def up(cli: Cli, *options: str, **process_options: Any) -> Iterator[Up]:
                 process.kill()
 
 
-def ended(client: httpx.Client, job_id: str) -> str:
+def ended(client: httpx2.Client, job_id: str) -> str:
     """The state in which the job's only task ended; its event stream lasts until then."""
     client.get(f"/v1/jobs/{job_id}/tasks/a/output/stream")
     return str(client.get(f"/v1/jobs/{job_id}/tasks/a").json()["status"])
 
 
-def begun(client: httpx.Client, job_id: str) -> None:
+def begun(client: httpx2.Client, job_id: str) -> None:
     """Wait until the job's only task runs."""
     with client.stream("GET", f"/v1/jobs/{job_id}/tasks/a/events/stream") as events:
         next(line for line in events.iter_lines() if "Task Processing Started" in line)
@@ -232,7 +232,7 @@ def quick(cli: Cli) -> None:
     (cli.folder / "longshore.toml").write_text('[definitions]\nwatch_every = "20ms"\n')
 
 
-def version_of(client: httpx.Client, name: str = "feed") -> tuple[int, list[str]]:
+def version_of(client: httpx2.Client, name: str = "feed") -> tuple[int, list[str]]:
     document = client.get(f"/v1/task-definitions/{name}").json()
     return document["version"], document["options"]["argv"][1:]
 

@@ -12,7 +12,27 @@ _fault = partial(Fault, part=Part.KEYS)
 
 _SERVER = "interfaces/rest/test_server.py"
 
+_KEYS = "unit/services/test_api_keys.py"
+
 KEY_FAULTS = (
+    _fault(
+        name="an address may try any number of keys",
+        at="services.api_keys:ApiKeys.authenticate_from",
+        do=Condition("wait", False),
+        caught_by=f"{_KEYS}::test_an_address_may_try_few_unknown_keys_and_others_are_not_concerned",
+    ),
+    _fault(
+        name="a key that is in use is refused because of others",
+        at="services.api_keys:ApiKeys.authenticate_from",
+        do=Drop("not in _seen"),
+        caught_by=f"{_KEYS}::test_an_address_may_try_few_unknown_keys_and_others_are_not_concerned",
+    ),
+    _fault(
+        name="the failed keys of any number of addresses are kept",
+        at="services.api_keys:_put",
+        do=Condition("len()", False),
+        caught_by=f"{_KEYS}::test_what_is_remembered_of_unknown_keys_is_bounded",
+    ),
     _fault(
         name="an expired key is accepted",
         at="services.api_keys:ApiKeys.authenticate",

@@ -10,6 +10,7 @@ from pydantic import SecretStr, ValidationError
 
 from longshore.errors import ConfigurationError
 from longshore.settings import (
+    COMPATIBLE_VARIABLES,
     ENVIRONMENT_ALIASES,
     FIELDS,
     Settings,
@@ -320,7 +321,9 @@ def test_no_two_settings_share_a_variable() -> None:
 
 
 def test_every_alias_names_a_setting() -> None:
-    assert {name for name, _ in ENVIRONMENT_ALIASES.values()} <= set(FIELDS)
+    aliases = {**ENVIRONMENT_ALIASES, **COMPATIBLE_VARIABLES}
+
+    assert {name for name, _ in aliases.values()} <= set(FIELDS)
 
 
 def test_importing_settings_brings_no_other_heavy_library() -> None:
@@ -361,3 +364,11 @@ def test_workers_dispatch_and_sweep_unless_functions_do(
 )
 def test_a_message_of_pydantic_is_in_plain_words(message: str, expected: str) -> None:
     assert plain_problem(message) == expected
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8421", "https:/server", "sqlite:///store"])
+def test_a_url_is_no_data_folder(tmp_path: Path, url: str) -> None:
+    for values in ({"flags": {"data_dir": url}}, {"LONGSHORE_DATA_DIR": url}):
+        (problem,) = refused(tmp_path, **values)
+        assert "is a URL, not a folder" in problem
+    assert load_settings_for_test(tmp_path, LONGSHORE_DATA_DIR="c:x/y").settings

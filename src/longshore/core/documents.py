@@ -58,12 +58,14 @@ def make_document(value: Any, key: str) -> tuple[Document, bytes | None]:
     return text_document(encode_json(value), key)
 
 
-def text_document(text: str, key: str) -> tuple[Document, bytes | None]:
+def text_document(
+    text: str, key: str, *, inline_bytes: int = INLINE_LIMIT_BYTES
+) -> tuple[Document, bytes | None]:
     """Returns JSON text as a document, and the bytes to store; see ``make_document``."""
-    if text.isascii() and len(text) <= INLINE_LIMIT_BYTES:
+    if text.isascii() and len(text) <= inline_bytes:
         return Document(text=text, size=len(text)), None
     data = text.encode()
-    if len(data) <= INLINE_LIMIT_BYTES:
+    if len(data) <= inline_bytes:
         return Document(text=text, size=len(data)), None
     return Document(key=key, size=len(data)), data
 

@@ -11,9 +11,12 @@ repeats the request, which stores the event.
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import TypeVar
 
 from longshore.core.api_keys import (
     NO_LIMITS,
@@ -34,6 +37,8 @@ from longshore.errors import AlreadyExists, NotFound, UsageError
 from longshore.ports.backend import Backend
 from longshore.services.reads import iter_history
 
+T = TypeVar("T")
+
 KEYS_ENTITY_ID = "keys"
 """The entity whose events record changes of keys."""
 
@@ -45,10 +50,22 @@ _KEY_LIMIT_CHARACTERS = 200
 _CALLER_LIMIT = 10_000
 _SEVERAL = 2
 _MAX_LIFETIME = timedelta(days=36_500)
+_FAILURE_RATE = Rate(per_second=1, burst=20)  # of one address
+_FAILURES_LOGGED_EVERY = timedelta(minutes=1)
+_IPV6_NETWORK_BITS = 64
+
+logger = logging.getLogger(__name__)
 
 
 class KeyExpired(Exception):
     """A key may no longer be used, because its time is over."""
+
+
+@dataclass(eq=False)
+class TooManyFailedKeys(Exception):
+    """An address sent too many unknown keys; another can be tried after ``wait``."""
+
+    wait: timedelta
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +78,10 @@ class ApiKeys:
     random_bytes: Callable[[int], bytes]
     _free_at: dict[str, timedelta] = field(default_factory=dict)  # see ``count_call``
     _operator_tenant: str | None = None  # operates the installation
+    _failures: dict[str, timedelta] = field(default_factory=dict)  # by network, as ``_free_at``
+    _seen: dict[str, None] = field(default_factory=dict)  # hashes of keys that were valid here
+    _failures_unlogged: int = 0
+    _log_failures_at: timedelta = timedelta(0)
 
     async def create(
         self,
@@ -199,6 +220,46 @@ class ApiKeys:
             raise KeyExpired(f"this key expired at {record.expires_at:%Y-%m-%d %H:%M} UTC")
         return record
 
+    async def authenticate_from(self, address: str, text: str) -> KeyRecord | None:
+        """Like ``authenticate``, for a caller at an address that may try few unknown keys.
+
+        Keys that were valid in this process are exempt: clients behind one proxy share its address.
+
+        Raises:
+            KeyExpired: the key was valid.
+            TooManyFailedKeys: the address sent too many unknown keys; this one was not looked up.
+        """
+        now, network, digest = self.backend.clock.elapsed(), _network_of(address), hash_key(text)
+        _, wait = count_call(self._failures.get(network, now), _FAILURE_RATE, now=now)
+        if wait is not None and digest not in self._seen:
+            self._log_failure(network, now)
+            raise TooManyFailedKeys(wait)
+        try:
+            record = await self.authenticate(text)
+        except KeyExpired:
+            self._count_failure(network, digest, now)
+            raise
+        if record is None:
+            self._count_failure(network, digest, now)
+        else:
+            self._seen.pop(digest, None)
+            _put(self._seen, digest, None)
+        return record
+
+    def _count_failure(self, network: str, digest: str, now: timedelta) -> None:
+        free_at = self._failures.pop(network, now)
+        _put(self._failures, network, count_call(free_at, _FAILURE_RATE, now=now)[0])
+        self._seen.pop(digest, None)
+        self._log_failure(network, now)
+
+    def _log_failure(self, network: str, now: timedelta) -> None:
+        self._failures_unlogged += 1
+        if now >= self._log_failures_at:
+            fields = {"address": network, "failures": self._failures_unlogged}
+            logger.warning("api.keys_refused", extra=fields)
+            self._failures_unlogged = 0
+            self._log_failures_at = now + _FAILURES_LOGGED_EVERY
+
     def rate_limit(self, record: KeyRecord) -> timedelta | None:
         """Count a call. Returns how long to wait if it exceeds the rate, else None."""
         now = self.backend.clock.elapsed()
@@ -232,3 +293,21 @@ class ApiKeys:
             context=EventContext(origin="operator", source="user"),
             now=self.backend.clock.now(),
         )
+
+
+def _network_of(address: str) -> str:
+    """What an address is counted as: a host has all addresses of a network of IPv6."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return ""
+    if ip.version == 4 or ip.ipv4_mapped:
+        return str(ip)
+    return str(ipaddress.ip_network((ip.packed, _IPV6_NETWORK_BITS), strict=False))
+
+
+def _put(values: dict[str, T], key: str, value: T) -> None:
+    """Add a value; the oldest ones make room."""
+    values[key] = value
+    if len(values) > _CALLER_LIMIT:
+        del values[next(iter(values))]

@@ -56,7 +56,7 @@ from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.reads import get_job_of, get_task_of, iter_tasks
 from longshore.services.retention import JobRetention
-from longshore.services.spill import DocumentStore
+from longshore.services.spill import DocumentStore, derived_files
 from longshore.services.submit import AcceptedTasks, Producer, Submission
 
 POLL_INTERVAL = timedelta(milliseconds=100)
@@ -563,27 +563,39 @@ class Application:
     async def list_artifacts(
         self, task_id: str, *, limit: int = 100, after: str = ""
     ) -> d.ArtifactList:
-        """The files that the attempts of a task stored, by name, after the name ``after``."""
-        blobs, prefix = self._backend.blobs, _artifact_prefix(await self._task(task_id))
-        artifacts = []
+        """The files of a task's attempts, by name, after the name ``after``.
+
+        They are the files that the attempts stored, and the result and a summary of the latest one.
+        """
+        row = await self._task(task_id)
+        blobs, prefix = self._backend.blobs, _artifact_prefix(row)
+        sizes = {name: file.size for name, file in derived_files(row).items() if name > after}
         for key in await blobs.list_keys(prefix, after=prefix + after, limit=limit):
             if (size := await blobs.size(key)) is not None:
-                name = key.removeprefix(prefix)
-                artifacts.append(d.ArtifactDocument(name=name, bytes=size))
-        return d.ArtifactList(artifacts=artifacts)
+                sizes[key.removeprefix(prefix)] = size
+        return d.ArtifactList(
+            artifacts=[
+                d.ArtifactDocument(name=name, bytes=sizes[name]) for name in sorted(sizes)[:limit]
+            ]
+        )
 
     async def open_artifact(self, task_id: str, name: str) -> ArtifactContent:
-        """A file that an attempt stored, such as ``attempt-1/artifacts/report.csv``.
+        """A file of an attempt, such as ``attempt-1/artifacts/report.csv``; see
+        ``list_artifacts``.
 
         Raises:
             NotFound: there is no such file.
             UsageError: no file can have this name.
         """
-        key = validate_key(_artifact_prefix(await self._task(task_id)) + name)
-        size = await self._backend.blobs.size(key)
-        if size is None:
+        row, blobs = await self._task(task_id), self._backend.blobs
+        key = validate_key(_artifact_prefix(row) + name)
+        if (size := await blobs.size(key)) is not None:
+            return ArtifactContent(size=size, chunks=blobs.stream(key))
+        file = derived_files(row).get(name)
+        if file is None:
             raise NotFound("artifact", name[:_SHOWN_ID_CHARACTERS])
-        return ArtifactContent(size=size, chunks=self._backend.blobs.stream(key))
+        chunks = blobs.stream(file.key) if file.key else _chunks_of(file.text or "")
+        return ArtifactContent(size=file.size, chunks=chunks)
 
     @over_http(d.OutputPage, "GET", "{task_id}/output")
     async def read_output(
@@ -1101,6 +1113,10 @@ def accepted_document(accepted: AcceptedTasks) -> d.AcceptedJobDocument:
         root_tasks=list(accepted.keys),
         created=accepted.created,
     )
+
+
+async def _chunks_of(text: str) -> AsyncIterator[bytes]:
+    yield text.encode(errors="replace")
 
 
 def _artifact_prefix(task: TaskRow) -> str:

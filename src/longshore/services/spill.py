@@ -6,11 +6,13 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from longshore.core.documents import Document, encode_json, text_document
+from longshore.core.documents import INLINE_LIMIT_BYTES, Document, encode_json, text_document
 from longshore.core.events.codec import join_overflow, overflow_key, overflow_of, properties_of
 from longshore.core.jobs.graph import Graph
 from longshore.core.tasks.changes import Change
-from longshore.core.tasks.rows import JobRow
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.core.text.durations import format_duration
 from longshore.errors import UsageError
 from longshore.ports.blobs import BlobStore
 
@@ -24,6 +26,7 @@ class DocumentStore:
     """Writes documents before the rows that refer to them, and reads them back."""
 
     blobs: BlobStore
+    inline_bytes: int = INLINE_LIMIT_BYTES
 
     async def store(self, value: Any, key: str, *, limit_bytes: int | None = None) -> Document:
         """Store a value; it is durable when this returns unless it is inline.
@@ -36,7 +39,7 @@ class DocumentStore:
 
     async def store_text(self, text: str, key: str, *, limit_bytes: int | None = None) -> Document:
         """Store JSON text; see ``store``."""
-        document, data = text_document(text, key)
+        document, data = text_document(text, key, inline_bytes=self.inline_bytes)
         if limit_bytes is not None and document.size > limit_bytes:
             message = f"{document.size} bytes as JSON, and at most {limit_bytes} are allowed"
             raise UsageError(message)
@@ -101,3 +104,30 @@ class DocumentStore:
                 # A user's own value that only looks like a reference.
                 return literal
         return value
+
+
+def derived_files(row: TaskRow) -> dict[str, Document]:
+    """The files that the latest attempt of a task has without storing them, by name.
+
+    They are made from the row when they are read; a file of the same name that was stored has
+    precedence.
+    """
+    over = row.state.terminal or row.state is TaskState.IN_REVIEW
+    if not over or row.attempt == 0:
+        return {}
+    folder = f"attempt-{row.attempt}"
+    summary = f"task: {row.state.value}"
+    if row.ran_for is not None:
+        summary += f" after {format_duration(row.ran_for)}"
+    if row.exit_code:
+        summary += f", exit code {row.exit_code}"
+    if row.failure is not None and row.state is TaskState.FAILED:
+        summary += f": {row.failure.category.value}: {row.failure.message}"
+    files = {f"{folder}/logs/summary.log": _text(f"{summary}\n")}
+    if row.result is not None:
+        files[f"{folder}/artifacts/task-result.json"] = row.result
+    return files
+
+
+def _text(text: str) -> Document:
+    return Document(text=text, size=len(text.encode(errors="replace")))

@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from itertools import pairwise
@@ -42,13 +42,17 @@ _FILE_SUFFIX = "_FILE"
 _ATTEMPT_PREFIX = "LONGSHORE_ATTEMPT"
 
 ENVIRONMENT_ALIASES: Final[Mapping[str, tuple[str, str]]] = {
-    "ALERT_CHANNEL": ("alerts.slack_channel", ""),
     "ANTHROPIC_API_KEY": ("agent.api_key", ""),
     "ANTHROPIC_AUTH_TOKEN": ("agent.auth_token", ""),
     "ANTHROPIC_BASE_URL": ("agent.base_url", ""),
-    "APP_NAME": ("app", ""),
     "AWS_REGION": ("aws.region", ""),
     "CLAUDE_CODE_OAUTH_TOKEN": ("agent.oauth_token", ""),
+}
+"""Variables of Anthropic's and Amazon's own tools, each with its setting and the form of its value:
+the unit of a bare number, the opposite of a switch, or the URL of a queue."""
+COMPATIBLE_VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
+    "ALERT_CHANNEL": ("alerts.slack_channel", ""),
+    "APP_NAME": ("app", ""),
     "CLAUDE_CODE_PATH": ("agent.cli_path", ""),
     "CLAUDE_MODEL": ("agent.model", ""),
     "CLAUDE_SKIP_PERMISSIONS": ("agent.allow_bypass", ""),
@@ -56,6 +60,7 @@ ENVIRONMENT_ALIASES: Final[Mapping[str, tuple[str, str]]] = {
     "DELETE_FILES_AFTER_UPLOAD": ("worker.keep_work_dirs", "opposite"),
     "MAX_CONCURRENT_CLAUDE": ("worker.concurrency", ""),
     "MAX_MESSAGE_RETRIES": ("retry.max_attempts", ""),
+    "NODE_ENV": ("environment", ""),
     "S3_BUCKET": ("aws.bucket", ""),
     "SLACK_BOT_TOKEN": ("alerts.slack_token", ""),
     "SLACK_WEBHOOK_URL": ("alerts.slack_webhook", ""),
@@ -66,12 +71,25 @@ ENVIRONMENT_ALIASES: Final[Mapping[str, tuple[str, str]]] = {
     "VISIBILITY_EXTENSION_INTERVAL": ("worker.renew_every", "ms"),
     "WAIT_TIME_SECONDS": ("worker.poll_wait", "s"),
 }
-"""Variables of other systems, each with its setting and the form of its value: the unit of a bare
-number, the opposite of a switch, or the URL of a queue."""
+"""Names that a worker of another system may have, as ``ENVIRONMENT_ALIASES``; read only with the
+setting ``compat_env``, because any program may have them for purposes of its own."""
+IGNORED_VARIABLES: Final[Mapping[str, str]] = {
+    "AWS_ACCESS_KEY_ID": "read by the AWS libraries, not a setting",
+    "AWS_SECRET_ACCESS_KEY": "read by the AWS libraries, not a setting",
+    "DEFAULT_TIMEOUT": "a step of an agent has `timeout` in its definition",
+    "DYNAMODB_EVENTS_TABLE_NAME": "tables are named after the stage (`environment`)",
+    "EVENTBRIDGE_BUS_NAME": "the bus is named after the stage (`environment`)",
+    "MAX_MESSAGES": "a worker asks for as many tasks as it has free slots (`worker.concurrency`)",
+    "PROCESSING_TIMEOUT_MS": "unused by the system that documents it",
+    "TASK_DEFINITIONS_TABLE": "tables are named after the stage (`environment`)",
+    "VISIBILITY_TIMEOUT": "the first renewal replaces it (`worker.extend_by`)",
+}
+"""Names that such a system has, and that are never read as a setting, each with the reason."""
 
 _BARE_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _OPPOSITES = {"true": "false", "1": "false", "yes": "false", "on": "false"}
 _OPPOSITES |= {"false": "true", "0": "true", "no": "true", "off": "true"}
+_TRUE = {"true", "1", "yes", "on", "t", "y"}
 _OWN_QUEUE = re.compile(r"longshore-[^-]+-(?P<queue>.+)-(high|normal|low)(-dead)?")
 
 
@@ -127,7 +145,7 @@ _SECRET_VARIABLES: Final[Mapping[str, str]] = {
     variable: name
     for variable, name in (
         *_NAME_BY_VARIABLE.items(),
-        *((alias, name) for alias, (name, _) in ENVIRONMENT_ALIASES.items()),
+        *((a, name) for a, (name, _) in {**ENVIRONMENT_ALIASES, **COMPATIBLE_VARIABLES}.items()),
     )
     if is_secret(name)
 }
@@ -164,13 +182,17 @@ def load(
     unknown_flags = [name for name in flags if name not in FIELDS]
     problems = [f"flag: {_unknown_name_message(name, FIELDS)}" for name in unknown_flags]
     in_file = _from_file(variables, cwd or Path.cwd(), problems)
-    secret_files = _read_secret_files(variables, problems)
+    aliases = ENVIRONMENT_ALIASES
+    if _is_compatible(flags, variables, in_file):
+        aliases = {**aliases, **COMPATIBLE_VARIABLES}
+    unread = COMPATIBLE_VARIABLES.keys() - aliases
+    secret_files = _read_secret_files(variables, unread, problems)
     explicit = _from_environment(variables, problems) | {
         name: (value, "flag")
         for name, value in flags.items()
         if value is not None and name in FIELDS
     }
-    values = in_file | _from_aliases(variables, in_file | explicit) | explicit
+    values = in_file | _from_aliases(aliases, variables, in_file | explicit) | explicit
     for variable, origin in secret_files.items():
         name = _SECRET_VARIABLES[variable]
         if name in values and values[name][1] == f"{variable} in the environment":
@@ -205,6 +227,14 @@ def check_store_is_named(settings: Settings, environ: Mapping[str, str] | None =
             " in a module that tasks import, put the code that runs the program under"
             " `if __name__ == '__main__':`"
         )
+
+
+def unread_variables(settings: Settings, environ: Mapping[str, str] | None = None) -> list[str]:
+    """The variables that are present and would be read with ``compat_env``."""
+    variables = os.environ if environ is None else environ
+    if settings.compat_env:
+        return []
+    return [name for name in COMPATIBLE_VARIABLES if variables.get(name)]
 
 
 def describe(loaded: LoadedSettings) -> list[SettingRow]:
@@ -286,7 +316,17 @@ def read_task_secret(
     return value
 
 
-def _read_secret_files(variables: dict[str, str], problems: list[str]) -> dict[str, str]:
+def _is_compatible(flags: Mapping[str, Any], environ: Mapping[str, str], in_file: _Values) -> bool:
+    """Whether ``compat_env`` is on: it decides how the environment is read."""
+    value = flags.get("compat_env")
+    if value is None:
+        value = environ.get(variable_of("compat_env")) or in_file.get("compat_env", ("", ""))[0]
+    return str(value).lower() in _TRUE
+
+
+def _read_secret_files(
+    variables: dict[str, str], unread: Set[str], problems: list[str]
+) -> dict[str, str]:
     """Set the variables of secrets that are in files. Returns which, each with its origin.
 
     The file is named by the variable with ``_FILE`` behind its name, or is a credential of systemd
@@ -294,7 +334,7 @@ def _read_secret_files(variables: dict[str, str], problems: list[str]) -> dict[s
     """
     origins: dict[str, str] = {}
     folder = variables.get(CREDENTIALS_VARIABLE)
-    for variable in _SECRET_VARIABLES:
+    for variable in _SECRET_VARIABLES.keys() - unread:
         path = variables.pop(f"{variable}{_FILE_SUFFIX}", "")
         origin = f"{variable}{_FILE_SUFFIX} in the environment"
         if path and variables.get(variable):
@@ -335,14 +375,15 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> _Value
     return values
 
 
-def _from_aliases(environ: Mapping[str, str], explicit: _Values) -> _Values:
+def _from_aliases(
+    aliases: Mapping[str, tuple[str, str]], environ: Mapping[str, str], explicit: _Values
+) -> _Values:
     """Settings under the names and in the units of other systems.
 
-    A common name may be set for another program. A value that is useless alone (half of a pair,
-    the URL of a queue without SQS) is ignored.
+    A value that is useless alone (half of a pair, the URL of a queue without SQS) is ignored.
     """
-    variables = {name for name in ENVIRONMENT_ALIASES if environ.get(name)}
-    present = {*explicit, *(ENVIRONMENT_ALIASES[variable][0] for variable in variables)}
+    variables = {name for name in aliases if environ.get(name)}
+    present = {*explicit, *(aliases[variable][0] for variable in variables)}
     bot = {"alerts.slack_token", "alerts.slack_channel"} <= present
     if str(explicit.get("backend", ("",))[0]).lower() != "aws":
         variables -= {"SQS_QUEUE_URL"}
@@ -351,8 +392,8 @@ def _from_aliases(environ: Mapping[str, str], explicit: _Values) -> _Values:
     if not bot or "alerts.slack_webhook" in explicit:
         variables -= {"ALERT_CHANNEL", "SLACK_BOT_TOKEN"}
     return {
-        ENVIRONMENT_ALIASES[variable][0]: (
-            _convert_alias(environ[variable], ENVIRONMENT_ALIASES[variable][1]),
+        aliases[variable][0]: (
+            _convert_alias(environ[variable], aliases[variable][1]),
             f"{variable} in the environment",
         )
         for variable in variables

@@ -147,6 +147,7 @@ _CREDENTIALS = {
 _SECRET_MIN_BYTES: Final = 32
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RUN_AS = re.compile(rf"({NAME_PATTERN.pattern}=)?[A-Za-z0-9_][A-Za-z0-9_.-]{{0,31}}")
+_URL_AS_PATH = re.compile(r"[a-z][a-z0-9+.-]+:/")
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _HOST = re.compile(r"\*|[A-Za-z0-9.-]{1,253}|[0-9A-Fa-f:]{2,45}")
 _CHANNEL = re.compile(r"#?[^\s#<>&]{1,80}")
@@ -282,7 +283,7 @@ class WorkerSettings(LeasePolicy):
     # At most two thirds of the 12 hours for which SQS can hide a message.
     extend_by: Duration = setting(_LEASE.extend_by, _TICK, 8 * _HOUR)
     """How long a renewal hides the message; the lease is valid for 1.5 times as long."""
-    task_timeout: Duration = setting(200 * _SECOND, _TICK, 30 * _DAY)
+    task_timeout: Duration = setting(_HOUR, _TICK, 30 * _DAY)
     """Time limit of an attempt, unless its definition or `longshore run --timeout` sets one."""
     kill_grace: Duration = setting(_LEASE.kill_grace, _ZERO, _HOUR)
     """Time from SIGTERM to SIGKILL when an attempt is stopped."""
@@ -369,6 +370,8 @@ class SizesSettings:
     """Maximum size of an input."""
     result_bytes: ByteSize = setting(ByteSize(50 * MIB), KIB, GIB)
     """Maximum size of a result."""
+    inline_result_bytes: ByteSize = setting(KIB, KIB, 64 * KIB)
+    """Results up to this size are in the row and in events, longer ones in the blob store."""
     output_bytes_per_attempt: ByteSize = setting(ByteSize(100 * MIB), KIB, 100 * GIB)
     """Maximum output of an attempt; the rest is dropped."""
     artifact_bytes_per_attempt: ByteSize = setting(GIB, ByteSize(0), 1_000 * GIB)
@@ -410,6 +413,8 @@ class ApiSettings:
     builtin_definitions: bool = True
     """Whether jobs that come over the API may use the built-in `command` and `python`, which run
     what the job names; otherwise only stored definitions."""
+    access_log: bool = False
+    """Whether each request is logged: key id, tenant, method, path, status, time and bytes."""
 
     @property
     def rate(self) -> Rate:
@@ -559,7 +564,14 @@ class AlertsSettings:
 class Settings:
     """All settings. ``load_settings`` fills them in; built directly, they are the defaults."""
 
-    data_dir: Annotated[Path, AfterValidator(_expand)] = Path(".longshore")
+    data_dir: Annotated[
+        Path,
+        AfterValidator(_expand),
+        checked(
+            lambda path: not _URL_AS_PATH.match(str(path)),
+            "'{value}' is a URL, not a folder; the command line reaches a server with --server",
+        ),
+    ] = Path(".longshore")
     """Data folder: the database, the blobs and the folders of attempts."""
     backend: Annotated[Literal["sqlite", "aws"], Choice] = "sqlite"
     """Where state is kept: in the data folder, or on AWS."""
@@ -569,6 +581,8 @@ class Settings:
     """Tenant that commands work for."""
     environment: Name = "dev"
     """Name of the stage; in dev, health is not checked by default."""
+    compat_env: bool = False
+    """Whether variables of other systems, such as TENANT_ID and S3_BUCKET, are read."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Choice] = "info"
     """Lowest level of the records that are logged."""
     log_format: Annotated[Literal["auto", "text", "json"], Choice] = "auto"

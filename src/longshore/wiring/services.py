@@ -118,7 +118,8 @@ class Services:
 
     @cached_property
     def documents(self) -> DocumentStore:
-        return DocumentStore(self.backend.blobs)
+        sizes = self.settings.sizes
+        return DocumentStore(self.backend.blobs, sizes.inline_result_bytes)
 
     @cached_property
     def transitions(self) -> Transitions:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from longshore.core.api_keys import ApiScope, WorkLimits
 from longshore.interfaces.rest.app import create_app
@@ -50,11 +50,11 @@ async def test_no_route_starts_what_a_limited_key_may_not_start() -> None:
     _, key = await store.services.api_keys.create(
         TENANT, name="ci", scopes=scopes, by="setup", limits=limits
     )
-    transport = httpx.ASGITransport(
+    transport = httpx2.ASGITransport(
         app=create_app(store.services, hosts=("*",), body_bytes=1_000_000)
     )
     ids = {"job_id": job_id("failed"), "task_id": "x", "name": "report"}
-    async with httpx.AsyncClient(
+    async with httpx2.AsyncClient(
         transport=transport, base_url=URL, headers={"x-api-key": key}
     ) as client:
         routes = (await client.get("/v1/openapi.json")).json()["paths"]

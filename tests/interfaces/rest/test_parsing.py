@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from longshore.interfaces.document_files import UnreadableDocument, _unique_object, parse_json
@@ -175,7 +175,7 @@ async def test_a_chunked_body_is_limited_too(tmp_path: Path) -> None:
             "/v1/jobs", content=pieces(), headers={"x-api-key": server.keys["all"]}
         )
 
-        assert isinstance(answer, httpx.Response)
+        assert isinstance(answer, httpx2.Response)
         assert answer.status_code == 413
         assert json.loads(answer.content)["type"] == "urn:longshore:problem:too-large"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from longshore.core.api_keys import ApiScope, hash_key
@@ -238,7 +238,7 @@ async def test_an_unknown_path_or_method_is_answered_with_a_problem_document(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path) as server:
-        answers: list[httpx.Response] = [
+        answers: list[httpx2.Response] = [
             await server.get("/v1/nothing"),
             await server.send("PATCH", "/v1/jobs"),
             await server.get("/v1/jobs/"),
@@ -249,3 +249,72 @@ async def test_an_unknown_path_or_method_is_answered_with_a_problem_document(
         assert {answer.headers["content-type"] for answer in answers} == {
             "application/problem+json"
         }
+
+
+def entries_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    """The access log: the fields of each entry."""
+    names = ("key", "tenant", "method", "route", "path", "status", "elapsed_ms", "bytes")
+    return [
+        {name: vars(record)[name] for name in names}
+        for record in caplog.records
+        if record.message == "api.request"
+    ]
+
+
+@async_test
+async def test_the_access_log_has_one_entry_for_each_request_and_never_a_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "longshore")
+    async with run_server(tmp_path, access_log=True) as server:
+        job_id = await server.submit(a_task("a"))
+        caplog.clear()
+        answer = await server.get(f"/v1/jobs/{job_id}/tasks", params={"status": "lsk_query"})
+        unknown = await server.client.get("/v1/jobs", headers={"x-api-key": "lsk_unknown"})
+        nothing = await server.get("/v1/%1b%5d0;title%07%0a")
+        foreign = await server.get("/v1/jobs", headers={"host": "evil.example"})
+        entries = entries_of(caplog)
+        (key,) = await server.services.api_keys.list("acme")
+
+    assert [entry["status"] for entry in entries] == [422, 401, 404, 421]
+    assert [entry["key"] for entry in entries] == [key.id, None, None, None]
+    assert [entry["tenant"] for entry in entries] == ["acme", None, None, None]
+    assert [entry["route"] for entry in entries][:2] == ["/jobs/{job_id}/tasks", "/jobs"]
+    assert entries[0]["path"] == f"/v1/jobs/{job_id}/tasks"
+    assert [entry["bytes"] for entry in entries] == [
+        len(response.content) for response in (answer, unknown, nothing, foreign)
+    ]
+    assert all(isinstance(entry["elapsed_ms"], int) for entry in entries)
+    logged = str([vars(record) for record in caplog.records])
+    assert not [text for text in ("lsk_", server.keys["all"]) if text in str(entries)]
+    assert server.keys["all"] not in logged
+    assert all(str(entry["path"]).isprintable() for entry in entries)
+
+
+@async_test
+async def test_requests_are_not_logged_by_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "longshore")
+    async with run_server(tmp_path) as server:
+        await server.get("/v1/jobs")
+
+    assert entries_of(caplog) == []
+
+
+@async_test
+async def test_unknown_keys_of_an_address_get_a_429_with_retry_after(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        assert (await server.get("/v1/jobs")).status_code == 200
+        answers = [
+            await server.client.get("/v1/jobs", headers={"x-api-key": f"lsk_{number}"})
+            for number in range(60)
+        ]
+        valid = await server.get("/v1/jobs")
+        without = await server.client.get("/v1/jobs")
+
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert [answer.status_code for answer in answers[:20]] == [401] * 20
+    assert refused != []
+    assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+    assert (valid.status_code, without.status_code) == (200, 401)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from longshore.core.api_keys import ApiScope
 from longshore.settings.model import AgentSettings
@@ -117,7 +117,7 @@ async def test_no_route_shows_or_changes_data_of_another_tenant(tmp_path: Path) 
             for method in methods:
                 route = f"{method} {path}"
                 headers = {"x-api-key": other_key, "Idempotency-Key": SECRET_TEXT}
-                answer: httpx.Response = await server.send(
+                answer: httpx2.Response = await server.send(
                     method.upper(), _filled(path, ids), BODIES.get(route), headers=headers
                 )
                 walked += 1

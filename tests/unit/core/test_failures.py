@@ -1,7 +1,9 @@
 """Failures: what is kept of an error or an exit, and whether it is worth another attempt."""
 
+import os
 import pickle
 import subprocess
+from collections.abc import Mapping
 from datetime import timedelta
 from email.message import Message
 from signal import SIGKILL, SIGSEGV
@@ -172,6 +174,28 @@ def test_an_exit_code_other_than_zero_is_final() -> None:
 def test_an_exit_code_that_the_definition_names_is_retryable() -> None:
     assert failure_of_exit(75, retryable_codes={75}).retryable
     assert not failure_of_exit(74, retryable_codes={75}).retryable
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "KeyError: 'PORT'"),
+        (
+            os.environ,  # noqa: TID251 - as a task reads it
+            "KeyError: 'PORT' (a task has only the variables of worker.pass_environment)",
+        ),
+    ],
+    ids=["a mapping", "a variable"],
+)
+def test_a_missing_key_is_named_as_such(
+    monkeypatch: pytest.MonkeyPatch, values: Mapping[str, str], message: str
+) -> None:
+    monkeypatch.delenv("PORT", raising=False)
+    with pytest.raises(KeyError) as caught:
+        values["PORT"]
+
+    assert failure_of(caught.value).message == message
+    assert failure_of(KeyError("x")).message == "KeyError: 'x'"
 
 
 def test_a_signal_is_a_crash() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from longshore.core.claims import Room
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
+from longshore.core.events.types import TaskHeartbeat
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import TaskState
@@ -1107,6 +1108,25 @@ async def test_a_worker_that_stops_finishes_what_has_begun_and_releases_the_rest
         assert (states["a"], states["b"], states["c"]) == (COMPLETED, PENDING, PENDING)
         assert worker.begun == ["a"]
         assert (await harness.task("b")).attempts_used == 0
+
+
+@BOTH
+@scenario
+async def test_the_heartbeats_of_a_slots_task_have_the_process_id_of_its_child(name: str) -> None:
+    async with slot_worker(timeout=MINUTE * 5) as worker:
+        harness = worker.harness
+        worker.behaviours["a"] = lasts(3 * LEASE.duration)
+        await harness.submit(call("a", name=name))
+        async with worker.at_work():
+            await harness.advance(2 * LEASE.duration)
+            process_id = worker.slots.process_id(0)
+            bodies = [event.body for event in await harness.history("a")]
+            await harness.advance(2 * LEASE.duration)
+
+    beats = [body for body in bodies if isinstance(body, TaskHeartbeat)]
+    assert beats
+    assert process_id
+    assert {beat.process_id for beat in beats} == {process_id}
 
 
 @BOTH

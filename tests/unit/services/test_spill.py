@@ -4,14 +4,20 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ByteSize
+
 from longshore.core.events.codec import properties_of
 from longshore.core.jobs import job as jobs
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import TaskState
 from longshore.services.spill import DocumentStore
+from longshore.settings import Settings
+from longshore.settings.model import SizesSettings
 from longshore.testing.clock import FakeClock
 from longshore.testing.memory.backend import memory_backend
+from longshore.testing.worker_registry import FakeWorkerRegistry
+from longshore.wiring.services import Services
 from tests.factories import NOON, a_job, changed
 
 MANY = 20_000
@@ -45,3 +51,24 @@ def test_two_processes_that_emit_the_same_event_do_not_overwrite_the_payload() -
 
     assert set(won["taskStatuses"].values()) == {"first"}
     assert set(lost["taskStatuses"].values()) == {"second"}
+
+
+def test_how_long_a_document_in_a_row_may_be_is_a_setting() -> None:
+    async def stored(limit: int | None) -> tuple[bool, Any]:
+        settings = Settings() if limit is None else Settings(sizes=sizes_of(limit))
+        services = Services(
+            settings=settings,
+            backend=memory_backend(FakeClock()),
+            worker_registry=FakeWorkerRegistry(),
+            new_id=lambda: "id",
+        )
+        document = await services.documents.store("x" * 2_000, "key")
+        assert document.size == 2_002
+        return document.key is None, await services.documents.load(document)
+
+    def sizes_of(limit: int) -> SizesSettings:
+        return SizesSettings(inline_result_bytes=ByteSize(limit))
+
+    assert asyncio.run(stored(None)) == (False, "x" * 2_000)
+    assert asyncio.run(stored(2_001)) == (False, "x" * 2_000)
+    assert asyncio.run(stored(2_002)) == (True, "x" * 2_000)

@@ -135,7 +135,11 @@ class TaskWaiting(TaskEvent):
 
 @value
 class TaskProcessingStarted(TaskEvent):
-    """A worker has claimed the task and holds its lease."""
+    """A worker has claimed the task and holds its lease.
+
+    `processId` is the process id of the worker: no process of the attempt exists yet. Heartbeats
+    have that of the attempt's own process.
+    """
 
     TYPE = "Task Processing Started"
 
@@ -149,7 +153,11 @@ class TaskProcessingStarted(TaskEvent):
 
 @value
 class TaskHeartbeat(TaskEvent):
-    """The worker renewed its lease of the task."""
+    """The worker renewed its lease of the task.
+
+    `processId` is the process id of the attempt's own process; 0 if it does not exist yet, or has
+    ended.
+    """
 
     TYPE = "Task Heartbeat"
 

@@ -423,14 +423,26 @@ def message_of(error: BaseException) -> str:
     # The class may have a broken `__str__`; its failure must still be reported.
     except Exception:  # noqa: BLE001
         text = ""
+    if type(error) is KeyError:
+        # Its text is only the key.
+        return f"KeyError: {text}{_environment_hint(error)}"
     return text or type(error).__name__
+
+
+def _environment_hint(error: BaseException) -> str:
+    """Says that a variable was not passed on, if the error is of ``os.environ``."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    is_variable = trace is not None and trace.tb_frame.f_globals.get("__name__") == "os"
+    return " (a task has only the variables of worker.pass_environment)" if is_variable else ""
 
 
 def safe_getattr(holder: object, name: str) -> Any:
     """Returns an attribute of an object of another library; None if it is missing or raises."""
     try:
         return getattr(holder, name, None)
-    # A property may raise anything; httpx has one that raises until it is set.
+    # A property may raise anything; httpx2 has one that raises until it is set.
     except Exception:  # noqa: BLE001
         return None
 

@@ -26,12 +26,15 @@ _ROUTERS = (
 )
 
 
-def create_app(services: RestServices, *, hosts: Collection[str], body_bytes: int) -> FastAPI:
+def create_app(
+    services: RestServices, *, hosts: Collection[str], body_bytes: int, access_log: bool = False
+) -> FastAPI:
     """The ASGI app.
 
     Args:
         hosts: The host names of this server; ``*``: any name.
         body_bytes: The largest request body.
+        access_log: Whether each request is logged.
     """
     app = FastAPI(
         title="Longshore",
@@ -51,7 +54,7 @@ def create_app(services: RestServices, *, hosts: Collection[str], body_bytes: in
         app.include_router(router, prefix=f"/{VERSION}")
     app.include_router(operators.probe_router)
     app.add_middleware(GZipMiddleware, minimum_size=_GZIP_MINIMUM_BYTES)
-    app.add_middleware(HostCheckMiddleware, hosts=hosts)
+    app.add_middleware(HostCheckMiddleware, hosts=hosts, access_log=access_log)
     for kind in (ApiProblem, LongshoreError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer_error)
     return app

@@ -15,7 +15,7 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.errors import ApiProblem
-from longshore.services.api_keys import ApiKeys, KeyExpired
+from longshore.services.api_keys import ApiKeys, KeyExpired, TooManyFailedKeys
 from longshore.services.app import Application, Caller
 from longshore.settings import Settings
 
@@ -88,17 +88,23 @@ def require_scope(
         text = header or (bearer.credentials if bearer else None)
         record, detail = None, "this key is not known or was revoked" if text else _KEY_HINT
         try:
-            record = await api_keys.authenticate(text) if text else None
+            address = request.client.host if request.client else ""
+            record = await api_keys.authenticate_from(address, text) if text else None
+        except TooManyFailedKeys as failed:
+            seconds = str(math.ceil(failed.wait.total_seconds()))
+            detail = f"too many unknown keys from this address; try again in {seconds} s"
+            again = {"Retry-After": seconds}
+            raise ApiProblem(429, "too-many-requests", detail, headers=again) from None
         except KeyExpired as expired:
             detail = f"{expired}; create another with `longshore keys create`"
         request.state.api_key = text
         if record is None:
             raise ApiProblem(401, "no-key", detail, headers={"WWW-Authenticate": "Bearer"})
+        request.state.key_id, request.state.tenant = record.id, record.tenant
         if (wait := api_keys.rate_limit(record)) is not None:
             seconds = str(math.ceil(wait.total_seconds()))
             detail = f"too many requests with this key; try again in {seconds} s"
             raise ApiProblem(429, "too-many-requests", detail, headers={"Retry-After": seconds})
-        request.state.key_id = record.id
         if not record.allows(scope):
             scopes = " or ".join(f"'{name}'" for name in dict.fromkeys((scope, ApiScope.ADMIN)))
             raise ApiProblem(403, "not-allowed", f"this needs a key with the scope {scopes}")

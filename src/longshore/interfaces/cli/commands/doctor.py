@@ -30,7 +30,7 @@ from longshore.interfaces.cli.client import load_command_settings
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import GlobalOptions, command, flag
 from longshore.interfaces.cli.render import formats, screen
-from longshore.settings import DEFAULT, Settings, describe
+from longshore.settings import DEFAULT, Settings, describe, unread_variables
 
 if TYPE_CHECKING:
     from longshore.audit.store_snapshot import StoreSnapshot
@@ -60,7 +60,8 @@ def settings(options: GlobalOptions) -> None:
     A flag overrides the environment, the environment overrides the file longshore.toml, and the
     file overrides the default.
     """
-    rows = describe(load_command_settings(options))
+    loaded = load_command_settings(options)
+    rows = describe(loaded)
     if options.json:
         screen.print_json([row._asdict() for row in rows])
         return
@@ -74,6 +75,8 @@ def settings(options: GlobalOptions) -> None:
             for row in rows
         ]
     )
+    if unread := unread_variables(loaded.settings):
+        print(f"not read without the setting compat_env: {', '.join(unread)}")
 
 
 @command(

@@ -206,7 +206,8 @@ def list_artifacts(
         str, Query(max_length=1_024, description="`name` of the last file that was read.")
     ] = "",
 ) -> None:
-    """List the files that the attempts of the task stored."""
+    """List the files that the attempts of the task stored, and the result and a summary of the
+    latest attempt, `artifacts/task-result.json` and `logs/summary.log`."""
 
 
 @task_router.get(
