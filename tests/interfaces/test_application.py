@@ -39,6 +39,7 @@ from longshore.services.app import Application, ArtifactContent, Caller
 from longshore.services.documents import ApiDocument, to_dict
 from longshore.services.submit import Submission
 from longshore.settings import Settings
+from longshore.settings.model import ApiSettings
 from longshore.testing.clock import FakeClock
 from longshore.testing.memory.backend import memory_backend
 from longshore.testing.worker_registry import FakeWorkerRegistry
@@ -175,7 +176,7 @@ async def open_operations(kind: str) -> AsyncIterator[Operations]:
     if kind == "application":
         yield store.services.application(Caller(tenant=TENANT, name="ann"))
         return
-    app = create_app(store.services, hosts=("*",), body_bytes=1_000_000)
+    app = create_app(store.services, ApiSettings(hosts=("*",)))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app),
         base_url=f"{URL}/v1/",

@@ -136,7 +136,7 @@ RESILIENCE_FAULTS = (
     _fault(
         name="streams of a key are not bounded",
         at="interfaces.rest.auth:take_stream",
-        do=Condition("MAX_STREAMS", False),
+        do=Condition("limit", False),
         caught_by="interfaces/rest/test_many_readers.py::"
         "test_streams_of_a_key_are_bounded_and_count_until_they_end",
     ),

@@ -49,6 +49,7 @@ from longshore.services.followers import EventFeed, follow_events, job_feed, tas
 from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.reads import get_job_of, get_task_of
+from longshore.services.resilience import Readiness
 from longshore.services.retention import JobRetention
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer, Submission
@@ -146,6 +147,8 @@ class ApplicationServices(Protocol):
     def retention(self) -> JobRetention: ...
     @property
     def api_keys(self) -> ApiKeys: ...
+    @property
+    def readiness(self) -> Readiness: ...
     @property
     def environment(self) -> str:
         """The deployment environment, part of every event document."""
@@ -711,12 +714,12 @@ class Application:
         return d.health_check_document(properties_of_body(report.event()), report.at)
 
     async def check_ready(self) -> d.ProbeDocument:
-        """Check that the store can be read.
+        """Check that the store takes writes; see ``services.resilience.Readiness``.
 
         Raises:
-            BackendUnavailable: it cannot.
+            BackendUnavailable: it does not; the message is the reason.
         """
-        await self._ledger.list_jobs(self._tenant, limit=1)
+        await self.services.readiness.check()
         return d.ProbeDocument()
 
     # Dead letters -------------------------------------------------------------------------------

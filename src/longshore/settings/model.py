@@ -382,6 +382,8 @@ class ApiSettings:
     """Maximum number of requests per second and key."""
     burst: int = setting(500, 1, 1_000_000)
     """Maximum burst of requests per key."""
+    streams_per_key: int = setting(250, 1, 16_384)
+    """Maximum number of open streams per key; each occupies a connection."""
 
     @property
     def rate(self) -> Rate:

@@ -51,7 +51,7 @@ from longshore.services.followers import follow_task
 from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.message_source import MessageTaskSource
 from longshore.services.operator_commands import OperatorCommands
-from longshore.services.resilience import race
+from longshore.services.resilience import Readiness, race
 from longshore.services.retention import JobRetention
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
@@ -201,6 +201,10 @@ class Services:
     @cached_property
     def retention(self) -> JobRetention:
         return JobRetention(backend=self.backend, keep_for=self.settings.retention.jobs)
+
+    @cached_property
+    def readiness(self) -> Readiness:
+        return Readiness(self.backend)
 
     @cached_property
     def sweeper(self) -> Sweeper:
@@ -486,6 +490,13 @@ def inspect_store(settings: Settings) -> StoreFacts:
     from longshore.adapters.sqlite import inspection
 
     return inspection.inspect_store(settings.data_dir.absolute(), now=SystemClock().now())
+
+
+def prove_store_write(settings: Settings) -> str | None:
+    """Write to the store of the data folder, without opening it. Returns why that failed."""
+    from longshore.adapters.sqlite import inspection
+
+    return inspection.prove_write(settings.data_dir.absolute())
 
 
 def open_worker_registry(settings: Settings) -> WorkerRegistry:

@@ -124,7 +124,7 @@ async def run_server(
         if with_messages:
             services = replace(services, backend=memory_backend(services.backend.clock))
         services.api_keys.set_operator_tenant(settings.tenant)
-        app = create_app(services, hosts=settings.api.hosts, body_bytes=settings.api.body_bytes)
+        app = create_app(services, settings.api)
         socket = bind_socket(settings.api.host, settings.api.port)
         await stack.enter_async_context(serve(app, socket))
         address = f"http://127.0.0.1:{socket.getsockname()[1]}"

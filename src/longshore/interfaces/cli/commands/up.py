@@ -84,7 +84,7 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
         key_file = await services.ensure_machine_key()
         # Before requests are served: the next job may name these definitions.
         files = await _apply_definition_files(services)
-        app = create_app(services, hosts=settings.api.hosts, body_bytes=settings.api.body_bytes)
+        app = create_app(services, settings.api)
         parts = [await stack.enter_async_context(serve(app, server_socket))]
         group = None
         if with_worker:
