@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from longshore.core.definitions.definition import Definition
+from longshore.core.documents import EncodedJson
 from longshore.core.events.types import Activity, Usage
 from longshore.core.tasks.failures import Failure
 from longshore.errors import UsageError
@@ -68,7 +69,7 @@ class StepReport:
     """The child finished a named step and waits until its result is stored."""
 
     name: str
-    result: Any
+    result: Any  # a long one is ``EncodedJson``
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class ConversationReport:
     attempt resume the conversation."""
 
     conversation: str
-    entries: list[Any]
+    entries: list[Any] | EncodedJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class AttemptEnding:
     """How an attempt ended: with a result, or with a failure."""
 
     failure: Failure | None = None
-    result: Any = None
+    result: Any = None  # a long one is ``EncodedJson``
     peak_rss_bytes: int | None = None  # None: unknown
 
 

@@ -25,9 +25,11 @@ from typing import Any
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.transcripts import entry_id, new_entries
 from longshore.core.definitions.definition import ResourceLimits, RunnerKind
+from longshore.core.documents import EncodedJson
 from longshore.core.tasks.failures import (
     ErrorCategory,
     Failure,
+    error_text,
     failure_of_exit,
     failure_of_silent_exit,
 )
@@ -40,6 +42,7 @@ from longshore.execution.host.report_decoder import (
     decode_failure,
     decode_report,
     is_too_long,
+    parse_long_message,
     parse_message,
 )
 from longshore.execution.process_table import rss_bytes_of
@@ -91,7 +94,7 @@ class ProcessAttempt:
     _is_reading: bool = False
     _reports_closed: bool = False  # the consumer has stopped reading
     _lines: LineDecoder = field(default_factory=LineDecoder)
-    _unparsed: deque[bytes] = field(default_factory=deque)  # a long line, and those after it
+    _unparsed: deque[bytearray] = field(default_factory=deque)  # a long line, and those after it
     _parsing: asyncio.Task[None] | None = None
     _readers: dict[int, Callable[[bytes], None]] = field(default_factory=dict)
     _files: ExitStack = field(default_factory=ExitStack)
@@ -188,7 +191,7 @@ class ProcessAttempt:
                     f"a message on the channel is longer than {SMALL_LINE_BYTES} bytes, or is too"
                     " long for its type, with which a long one must begin"
                 )
-                self._failure = Failure(category=ErrorCategory.PARSE, message=message)
+                self._fail(message)
             elif self._parsing is not None:
                 self._unparsed.append(line)
             elif len(line) > PARSED_ON_LOOP_BYTES:
@@ -197,10 +200,19 @@ class ProcessAttempt:
             elif (parsed := parse_message(line)) is not None:
                 self._handle_message(parsed)
 
+    def _fail(self, message: str) -> None:
+        self._failure = Failure(category=ErrorCategory.PARSE, message=error_text(message))
+
     async def _parse_long_lines(self) -> None:
         """Parse a long line in a thread, and then, in their order, those that came after it."""
         while self._unparsed:
-            parsed = await asyncio.to_thread(parse_message, self._unparsed.popleft())
+            line = self._unparsed.popleft()
+            parse = parse_long_message if len(line) > PARSED_ON_LOOP_BYTES else parse_message
+            try:
+                parsed = await asyncio.to_thread(parse, line)
+            except ValueError as error:
+                self._fail(str(error))
+                continue
             if parsed is not None:
                 self._handle_message(parsed)
         self._parsing = None
@@ -220,7 +232,11 @@ class ProcessAttempt:
                 if (report := decode_report(message, now=self.clock.now())) is not None:
                     if isinstance(report, ConversationReport):
                         reported_ids = self._reported_ids[report.conversation]
-                        reported_ids.update(map(entry_id, report.entries))
+                        ids = message.get("ids")  # of entries that stay encoded
+                        if isinstance(report.entries, EncodedJson):
+                            reported_ids.update(ids or ())
+                        else:
+                            reported_ids.update(map(entry_id, report.entries))
                     self._report(report)
 
     def _report(self, report: ChildReport) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator
 from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar
@@ -20,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from longshore.core.ids import task_id_of
+from longshore.core.text.json_bounds import has_more_values
 from longshore.errors import Problem
 from longshore.interfaces.document_files import UnreadableDocument, parse_json
 from longshore.interfaces.rest.errors import ApiProblem
@@ -36,7 +36,6 @@ _JSON = "application/json"
 _PARSED_ON_LOOP_BYTES = 256 * 1024
 # The bodies that are read and used at a time: so many times the largest body.
 _BODIES_AT_ONCE = 2
-_STRING_OR_REST = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[^"]++', re.DOTALL)
 
 
 async def _read_document(request: Request) -> AsyncIterator[Any]:
@@ -123,7 +122,7 @@ async def _parse(data: bytes) -> Any:
 
 
 def _parse_now(data: bytes) -> Any:
-    if _has_too_many_values(data):
+    if has_more_values(data, MAX_BODY_VALUES):
         detail = f"the body has more than {MAX_BODY_VALUES:,} values; divide it"
         raise ApiProblem(413, "too-large", detail)
     try:
@@ -131,24 +130,6 @@ def _parse_now(data: bytes) -> Any:
     except (UnicodeDecodeError, UnreadableDocument) as error:
         detail = f"the body is not a JSON document: {error}"
         raise ApiProblem(400, "malformed", detail) from None
-
-
-def _has_too_many_values(data: bytes) -> bool:
-    """Whether the body has more than ``MAX_BODY_VALUES``; before they need memory."""
-    if _count_values(data) <= MAX_BODY_VALUES:
-        return False
-    # The text of a string may have commas and brackets, too.
-    count = 0
-    for part in _STRING_OR_REST.finditer(data):
-        if not part[0].startswith(b'"'):
-            count += _count_values(part[0])
-            if count > MAX_BODY_VALUES:
-                return True
-    return False
-
-
-def _count_values(data: bytes) -> int:
-    return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
 @contextlib.asynccontextmanager
