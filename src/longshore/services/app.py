@@ -225,6 +225,11 @@ class Application:
             await self.services.producer.submit(self.caller.tenant, request_id or None, document)
         )
 
+    @property
+    def may_block(self) -> bool:
+        """Whether ``submit``, ``submit_many`` and ``add_tasks`` can run without an event loop."""
+        return self._backend.blocking
+
     async def submit_file(
         self,
         document: Any,

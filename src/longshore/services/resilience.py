@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -77,6 +77,25 @@ async def race(*awaitables: Awaitable[Any]) -> AsyncIterator[tuple[asyncio.Futur
         for future in own:
             future.cancel()
         await asyncio.gather(*own, return_exceptions=True)
+
+
+def run_without_loop(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Run a coroutine on this thread; it blocks where it would wait.
+
+    Only for coroutines that use nothing but the ports of a backend that is ``blocking``.
+    """
+    running = asyncio._get_running_loop()
+    # A loop that runs on this thread is blocked meanwhile, and must not be waited for.
+    asyncio._set_running_loop(None)
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: ResultT = end.value
+        return result
+    finally:
+        asyncio._set_running_loop(running)
+        work.close()
+    raise RuntimeError("a submit waited for an event loop")
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from longshore.execution.host import forkserver_client
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.registry import FileWorkerRegistry, page_path
 from longshore.execution.linux import hide_memory as hide_memory
+from longshore.execution.linux import return_large_memory as return_large_memory
 from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
