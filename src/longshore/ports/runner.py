@@ -39,6 +39,7 @@ class AttemptSpec:
     feedback: str | None = None
     previous_output: Any = None
     conversations: Mapping[str, Conversation] = field(default_factory=dict)
+    is_long: bool = False  # its documents may be long, so that writing them takes long
     has_budget: bool = False  # whether it must send a spend request before it spends
 
 

@@ -19,7 +19,8 @@ from longshore.ports.blobs import BlobStore
 # The only fields of events that may be references; elsewhere an object is a user's value.
 _DOCUMENTS = frozenset({"output", "input", "dependsOn"})
 _LISTS = frozenset({"tasks", "newTasks"})
-_PARSED_ON_LOOP_BYTES = 256 * 1024
+LONG_BYTES = 256 * 1024
+"""A longer document is parsed and written in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class DocumentStore:
     async def load_key(self, key: str) -> Any:
         """Returns the value that was stored under a key."""
         data = await self.blobs.get(key)
-        if len(data) <= _PARSED_ON_LOOP_BYTES or asyncio._get_running_loop() is None:
+        if len(data) <= LONG_BYTES or asyncio._get_running_loop() is None:
             return json.loads(data)
         return await asyncio.to_thread(json.loads, data)
 

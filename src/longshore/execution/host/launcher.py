@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections import defaultdict
@@ -113,8 +114,11 @@ class ProcessRunner:
             spec, on_free=free_slots.append, folder=folder, cleaner=self._cleaner, clock=self.clock
         )
         try:
-            _prepare_folder(folder, spec)
-            document = json.dumps(self._encode(spec, folder), default=asdict).encode()
+            document = (
+                await asyncio.to_thread(self._write_spec, spec, folder)
+                if spec.is_long
+                else self._write_spec(spec, folder)
+            )
             reach("attempt.spec_written")
             with ExitStack() as theirs:
                 child_ends = attempt.open_pipes(theirs)
@@ -133,6 +137,11 @@ class ProcessRunner:
             raise
         reach("attempt.child_started")
         return attempt
+
+    def _write_spec(self, spec: AttemptSpec, folder: Path) -> bytes:
+        """Create the folder. Returns what the child receives."""
+        _prepare_folder(folder, spec)
+        return json.dumps(self._encode(spec, folder), default=asdict).encode()
 
     async def _forkserver_for(self, definition: Definition) -> ForkServerClient:
         cold = definition.isolation is Isolation.SPAWN

@@ -307,12 +307,10 @@ class Attempts:
 
     async def _prepare(self, attempt: _Attempt) -> None:
         if (spec := await self._read_spec(attempt)) is not None:
-            task = attempt.task
-            task.input = json.dumps(spec.input)
-            task.dependency_outputs = json.dumps(dict(spec.dependency_outputs))
-            task.checkpoints = json.dumps(dict(spec.checkpoints))
-            task.feedback = spec.feedback
-            task.previous_output = json.dumps(spec.previous_output)
+            if spec.is_long:
+                await asyncio.to_thread(_write_documents, attempt.task, spec)
+            else:
+                _write_documents(attempt.task, spec)
             self._make_ready(attempt)
 
     async def _read_spec(self, attempt: _Attempt) -> AttemptSpec | None:
@@ -1107,6 +1105,14 @@ class Attempts:
 
     def _now_ns(self) -> int:
         return to_ns(self._clock.elapsed())
+
+
+def _write_documents(task: SlotTask, spec: AttemptSpec) -> None:
+    task.input = json.dumps(spec.input)
+    task.dependency_outputs = json.dumps(dict(spec.dependency_outputs))
+    task.checkpoints = json.dumps(dict(spec.checkpoints))
+    task.feedback = spec.feedback
+    task.previous_output = json.dumps(spec.previous_output)
 
 
 def _last_command(attempt: _Attempt, command: Outcome) -> LeaseCommand:
