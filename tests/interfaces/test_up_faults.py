@@ -1,8 +1,8 @@
 """A server in a lasting fault: no descriptors, no folder for wake-ups, a full disk.
 
 Each fault lasts while 200 jobs run. Afterwards everything completes without a restart, ``/ready``
-was right throughout, and SIGTERM ends the process. ``LONGSHORE_TEST_FAULT_SECONDS`` is how long
-the idle connections are held; 60 in the long form.
+was right throughout, and SIGTERM ends the process. ``LONGSHORE_TEST_FAULT_SECONDS`` is how long the
+idle connections are held; 60 in the long form.
 """
 
 import contextlib
@@ -124,22 +124,22 @@ def test_idle_connections_that_use_up_the_descriptors(cli: Cli) -> None:
     with up(cli, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits)) as server:
         server.until_ready(200)
         url = server.client.base_url
-        with contextlib.ExitStack() as idle:
-            held_until = time.monotonic() + HOLD_S
-            opened: list[socket.socket] = []
-            submitted = 0
-            while time.monotonic() < held_until or submitted < JOBS:
-                # Those that the server has closed are opened again.
-                while len(opened) < CONNECTIONS:
-                    connection = socket.create_connection((url.host, url.port), TIMEOUT_S)
-                    opened.append(idle.enter_context(connection))
-                    with contextlib.suppress(OSError):
-                        connection.sendall(b"GET /live HTTP/1.1\r\n")
-                opened = [item for item in opened if not _is_closed(item)]
-                if submitted < JOBS:
-                    submitted += server.submit(BATCH)
-                # A connection may be refused; whoever is answered is told that it is ready.
-                assert server.ready()[0] in (0, 200)
+        held_until = time.monotonic() + HOLD_S
+        opened: list[socket.socket] = []
+        submitted = 0
+        while time.monotonic() < held_until or submitted < JOBS:
+            # Those that the server has closed are opened again.
+            opened = [connection for connection in opened if not _is_closed(connection)]
+            while len(opened) < CONNECTIONS:
+                opened.append(socket.create_connection((url.host, url.port), TIMEOUT_S))
+                with contextlib.suppress(OSError):
+                    opened[-1].sendall(b"GET /live HTTP/1.1\r\n")
+            if submitted < JOBS:
+                submitted += server.submit(BATCH)
+            # A connection may be refused; whoever is answered is told that it is ready.
+            assert server.ready()[0] in (0, 200)
+        for connection in opened:
+            connection.close()
         server.wait_for_jobs()
 
         assert len(server.accepted) >= JOBS
@@ -149,13 +149,17 @@ def test_idle_connections_that_use_up_the_descriptors(cli: Cli) -> None:
 
 
 def _is_closed(connection: socket.socket) -> bool:
+    """Whether the server has closed a connection; then this end is closed too."""
     connection.setblocking(False)
     try:
-        return not connection.recv(1)
+        is_closed = not connection.recv(1)
     except BlockingIOError:
-        return False
+        is_closed = False
     except OSError:
-        return True
+        is_closed = True
+    if is_closed:
+        connection.close()
+    return is_closed
 
 
 def test_a_removed_folder_of_wake_ups(cli: Cli) -> None:
@@ -204,5 +208,3 @@ def _fill(path: Path) -> None:
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * 4096)
-
-

@@ -218,8 +218,13 @@ def job_with(value: bytes) -> bytes:
     return b'{"tasks":[{"taskId":"a","name":"command","input":{"argv":["true"],"x":%b}}]}' % value
 
 
-def wide_jobs() -> Iterator[tuple[str, str, Any]]:
+def wide_jobs() -> Iterator[tuple[str, str, bytes]]:
     """Jobs that are large, not strange: name, path and body."""
+    for name, path, job in _wide_jobs():
+        yield name, path, json.dumps(job).encode()
+
+
+def _wide_jobs() -> Iterator[tuple[str, str, Any]]:
     tasks = [a_task(f"t{number}") for number in range(9_999)]
     yield "9,999 tasks", "/v1/jobs", {"tasks": tasks}
     parents = [[f"t{i}" for i in range(max(0, number - 40), number)] for number in range(9_999)]
@@ -268,7 +273,7 @@ def requests() -> Iterator[Request]:
         yield Request(f"{name}, too large", "/v1/jobs", body * 2)
         options = b'{"runner":"command","options":{"argv":["true"],"x":%b}}' % body
         yield Request(f"{name}, as options", "/v1/task-definitions/x", options, method="PUT")
-    yield from (Request(name, path, json.dumps(job).encode()) for name, path, job in wide_jobs())
+    yield from (Request(*wide) for wide in wide_jobs())
 
 
 # A child writes one of these shapes, which it imports from here.
