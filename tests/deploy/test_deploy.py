@@ -69,11 +69,9 @@ def assert_parses(arguments: list[str]) -> None:
     assert main([*arguments, "--help"]) == ExitCode.OK
 
 
-def test_the_unit_waits_longer_than_a_worker_may_take_to_stop(unit: Unit) -> None:
-    stop_timeout = seconds(unit["Service"]["TimeoutStopSec"])
-
-    assert stop_timeout > Settings().worker.drain_grace
-    assert stop_timeout > Settings().stop_timeout
+def test_the_unit_waits_longer_than_the_last_deadline_of_a_stop(unit: Unit) -> None:
+    # A process that hangs ends itself then, with a message and an exit code of its own.
+    assert seconds(unit["Service"]["TimeoutStopSec"]) > Settings().stop_deadline
 
 
 def test_the_unit_starts_a_command_that_exists(unit: Unit) -> None:
@@ -206,12 +204,13 @@ def test_the_page_names_only_settings_and_files_that_exist() -> None:
     assert [link for link in links if not (DEPLOY / link).exists()] == []
 
 
-def test_the_page_gives_more_time_to_stop_than_a_worker_may_take() -> None:
+def test_the_page_gives_more_time_to_stop_than_the_last_deadline_of_a_stop() -> None:
     text = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    timeouts = re.findall(r"(?:--stop-timeout |terminationGracePeriodSeconds: )(\d+)", text)
+    pattern = r"(?:--stop-timeout |terminationGracePeriodSeconds: )(\d+)"
+    timeouts = re.findall(pattern, text + CONTAINER.read_text(encoding="utf-8"))
 
-    assert len(timeouts) == 2
-    assert all(seconds(number) > Settings().stop_timeout for number in timeouts)
+    assert len(timeouts) == 4
+    assert all(seconds(number) > Settings().stop_deadline for number in timeouts)
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.glob("Containerfile*")), ids=lambda path: path.name)

@@ -1,5 +1,6 @@
 """Operations of the application that read rows, events, files and definitions from ports."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from longshore.core.tasks.failures import ErrorCategory
 from longshore.errors import NotFound
 from longshore.services.app import Application, Caller
 from longshore.services.health import ENTITY_ID
+from longshore.services.resilience import PROBE_INTERVAL, Readiness
 from longshore.testing.fake_runner import Script, fails, prints
 from tests.errors_everywhere.harness import ErrorHarness
 from tests.unit.services.harness import APP, TENANT, job_id, make_task, task_id
@@ -50,7 +52,7 @@ async def _read_jobs(harness: ErrorHarness, app: Application) -> None:
     await ask(lambda: app.get_job(job, limit=1))
     await ask(lambda: app.list_tasks(job_id=job))
     await ask(lambda: app.task_statuses(job))
-    await ask(lambda: app.check_ready())
+    await ask(lambda: _check_ready(app))
     await ask(lambda: app.list_events())
     await ask(lambda: _collect_output(app, job))
     await ask(lambda: _last_health_check(app))
@@ -90,6 +92,14 @@ async def _read_artifact(app: Application, task: str, name: str) -> bytes:
     return await (await app.open_artifact(task, name)).read()
 
 
+async def _check_ready(app: Application) -> None:
+    try:
+        await app.check_ready()
+    except Exception:
+        await asyncio.sleep(PROBE_INTERVAL.total_seconds())  # until then it is the answer
+        raise
+
+
 async def _last_health_check(app: Application) -> None:
     try:
         await app.last_health_check()
@@ -119,5 +129,5 @@ async def _collect(items: AsyncIterator[Any]) -> list[Any]:
 
 def _application(harness: ErrorHarness) -> Application:
     used: Any = {name: getattr(harness.faulty, name) for name in _USED}
-    services = SimpleNamespace(**used, environment="test")
+    services = SimpleNamespace(**used, readiness=Readiness(used["backend"]), environment="test")
     return Application(services, Caller(tenant=TENANT, name="ann"))

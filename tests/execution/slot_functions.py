@@ -241,7 +241,7 @@ def forges_an_outcome(number: int, fence: int) -> None:
     """The outcome of another task, and a report of this one, which is the first."""
     from longshore.execution.slot_protocol import OutcomeFrame, ReportFrame, encode_frame
 
-    outcome = OutcomeFrame(number, fence, 0, False, False, '"forged"', None)
+    outcome = OutcomeFrame(number, fence, 0, False, False, b'"forged"', None)
     report = ReportFrame(1, fence, b'{"type": "summary", "text": "still here"}')
     os.write(_reports_file(), encode_frame(outcome) + encode_frame(report))
     _forever.wait()

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from longshore.core.events.types import Usage
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.host import attempt
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.host.report_decoder import parse_message
+from longshore.execution.host.report_decoder import parse_long_message, parse_message
 from longshore.ports.output import Stream
 from longshore.ports.runner import ActivityReport, OutputReport, StepReport, UsageReport
 from tests.execution.attempts import running_attempt
@@ -71,7 +72,12 @@ async def test_long_messages_are_parsed_in_a_thread_and_keep_their_order(
             on_loop.append(len(line))
         return parse_message(line)
 
+    def parse_long(line: bytes) -> Any:
+        parse(line)
+        return parse_long_message(line)
+
     monkeypatch.setattr(attempt, "parse_message", parse)
+    monkeypatch.setattr(attempt, "parse_long_message", parse_long)
     script = """
     for name in one two; do
         printf '{"type":"step","name":"%s","result":"' $name
@@ -85,8 +91,13 @@ async def test_long_messages_are_parsed_in_a_thread_and_keep_their_order(
 
     steps = [StepReport(name, "x" * 300_000) for name in ("one", "two")]
     logs = [OutputReport(Stream.LOG, f"after {name}\n".encode()) for name in ("one", "two")]
+    # They are not decoded: as values they may need many times their size.
+    reports = [
+        replace(report, result=report.result.decode()) if isinstance(report, StepReport) else report
+        for report in reports
+    ]
     assert reports == [steps[0], logs[0], steps[1], logs[1]]
-    assert ending.result == "y" * 300_000
+    assert ending.result.decode() == "y" * 300_000
     assert max(on_loop) < 300_000
 
 

@@ -20,7 +20,7 @@ from longshore.core.ids import traceparent_of
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host import slots
-from longshore.execution.host.report_decoder import parse_message
+from longshore.execution.host.report_decoder import parse_long_message
 from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
 from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
@@ -216,11 +216,10 @@ async def test_a_long_step_is_parsed_in_a_thread(
     threads: set[threading.Thread] = set()
 
     def parse(line: bytes) -> Any:
-        if len(line) > 256 * 1024:
-            threads.add(threading.current_thread())
-        return parse_message(line)
+        threads.add(threading.current_thread())
+        return parse_long_message(line)
 
-    monkeypatch.setattr(slots, "parse_message", parse)
+    monkeypatch.setattr(slots, "parse_long_message", parse)
     async with harness(tmp_path) as here:
         await here.run(await here.open(), a_task("long_step", 300_000))
 

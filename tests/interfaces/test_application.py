@@ -46,6 +46,7 @@ from longshore.services.app import Application, ArtifactContent, Caller
 from longshore.services.documents import ApiDocument, to_dict
 from longshore.services.submit import Submission
 from longshore.settings import Settings
+from longshore.settings.model import ApiSettings
 from longshore.testing.clock import FakeClock
 from longshore.testing.memory.backend import memory_backend
 from longshore.testing.worker_registry import FakeWorkerRegistry
@@ -187,7 +188,7 @@ async def open_operations(kind: str, limits: WorkLimits = NO_LIMITS) -> AsyncIte
         _, store.key = await store.services.api_keys.create(
             TENANT, name="ann", scopes=scopes, by="setup", limits=limits
         )
-    app = create_app(store.services, hosts=("*",), body_bytes=1_000_000)
+    app = create_app(store.services, ApiSettings(hosts=("*",)))
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app=app),
         base_url=f"{URL}/v1/",

@@ -134,9 +134,28 @@ RESILIENCE_FAULTS = (
         "test_a_disk_that_stays_full_is_named_and_ends_the_run",
     ),
     _fault(
+        name="each probe writes",
+        at="services.resilience:Readiness.check",
+        do=Condition("PROBE_INTERVAL", True),
+        caught_by="unit/services/test_readiness.py::test_probes_share_one_write_every_five_seconds",
+    ),
+    _fault(
+        name="a full disk is ready while a page fits",
+        at="adapters.sqlite.database:Database._rewrite",
+        do=Drop("check_free_space()"),
+        caught_by="adapters/sqlite/test_writer.py::"
+        "test_a_test_write_on_a_nearly_full_disk_names_folder_and_free_bytes",
+    ),
+    _fault(
+        name="a long submit holds the event loop",
+        at="interfaces.rest.requests:submit_off_loop",
+        do=Condition("may_block", False),
+        caught_by="interfaces/rest/test_hostile_shapes.py::test_a_large_job_does_not_hold_the_loop",
+    ),
+    _fault(
         name="streams of a key are not bounded",
         at="interfaces.rest.auth:take_stream",
-        do=Condition("MAX_STREAMS", False),
+        do=Condition("limit", False),
         caught_by="interfaces/rest/test_many_readers.py::"
         "test_streams_of_a_key_are_bounded_and_count_until_they_end",
     ),

@@ -16,6 +16,8 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _CAPABILITY_VERSION = 0x20080522
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_LARGE_BYTES = 256 * 1024
 # Loaded before any fork: otherwise each child would pay for it.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
 _waitpid = ctypes.CDLL(None).waitpid
@@ -101,6 +103,18 @@ def hide_memory() -> bool:
         return False
     refused = _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) or _prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
     return not refused
+
+
+def return_large_memory() -> None:
+    """Have the memory of large values returned to the system as soon as they are freed.
+
+    The C library raises the size from which it does so whenever such a value is freed, up to 32 MB:
+    after a few large bodies, a process would keep hundreds of megabytes.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_ARENA_MAX, 2)  # freed memory in the middle of an arena stays there
 
 
 def close_other_fds(keep: Iterable[int]) -> None:

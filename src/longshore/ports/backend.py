@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -38,6 +39,9 @@ class Backend:
     queue: TaskQueue | None = None
     bus: EventBus | None = None
     retention: Retention | None = None  # None: jobs are kept
+    # Writes something that changes nothing, in the way of every durable write, or raises
+    # ``BackendUnavailable`` with the reason; None: a read shows as much.
+    prove_write: Callable[[], Awaitable[None]] | None = None
     # Whether a coroutine of its ports can run without an event loop, on any thread: it then blocks
     # where it would wait. Only for ports that submit a job.
     blocking: bool = False

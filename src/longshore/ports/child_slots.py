@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from longshore.core.definitions.definition import UNLIMITED, Definition, Isolation, RunnerKind
+from longshore.core.documents import EncodedJson
 from longshore.core.tasks.failures import Failure
 from longshore.ports.runner import ChildReport
 
@@ -57,7 +58,7 @@ class SlotOutcome:
     """How a task ended: with a result as JSON, or with a failure."""
 
     number: int
-    result: str | None
+    result: str | EncodedJson | None
     failure: Failure | None
     duration_ns: int
     folder: Path | None  # the attempt's folder; None: it was not created

@@ -55,6 +55,7 @@ from longshore.services.followers import EventFeed, follow_events, job_feed, tas
 from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import OperatorCommands
 from longshore.services.reads import get_job_of, get_task_of, iter_tasks
+from longshore.services.resilience import Readiness
 from longshore.services.retention import JobRetention
 from longshore.services.spill import DocumentStore, derived_files
 from longshore.services.submit import AcceptedTasks, Producer, Submission
@@ -159,6 +160,8 @@ class ApplicationServices(Protocol):
         ...
 
     @property
+    def readiness(self) -> Readiness: ...
+    @property
     def environment(self) -> str:
         """The deployment environment, part of every event document."""
         ...
@@ -231,6 +234,11 @@ class Application:
                 self._tenant, request_id or None, document, limits=self.caller.limits
             )
         )
+
+    @property
+    def may_block(self) -> bool:
+        """Whether ``submit``, ``submit_many`` and ``add_tasks`` can run without an event loop."""
+        return self._backend.blocking
 
     async def submit_file(
         self,
@@ -783,12 +791,12 @@ class Application:
         return d.health_check_document(properties_of_body(report.event()), report.at)
 
     async def check_ready(self) -> d.ProbeDocument:
-        """Check that the store can be read.
+        """Check that the store takes writes; see ``services.resilience.Readiness``.
 
         Raises:
-            BackendUnavailable: it cannot.
+            BackendUnavailable: it does not; the message is the reason.
         """
-        await self._ledger.list_jobs(self._tenant, limit=1)
+        await self.services.readiness.check()
         return d.ProbeDocument()
 
     # Dead letters -------------------------------------------------------------------------------

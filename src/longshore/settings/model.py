@@ -415,6 +415,8 @@ class ApiSettings:
     what the job names; otherwise only stored definitions."""
     access_log: bool = False
     """Whether each request is logged: key id, tenant, method, path, status, time and bytes."""
+    streams_per_key: int = setting(250, 1, 16_384)
+    """Maximum number of open streams per key; each occupies a connection."""
 
     @property
     def rate(self) -> Rate:

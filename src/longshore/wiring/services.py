@@ -32,6 +32,7 @@ from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.registry import FileWorkerRegistry, page_path
 from longshore.execution.host.task_users import TaskUsers
 from longshore.execution.linux import hide_memory as hide_memory
+from longshore.execution.linux import return_large_memory as return_large_memory
 from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
@@ -52,7 +53,7 @@ from longshore.services.followers import follow_task
 from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.message_source import MessageTaskSource
 from longshore.services.operator_commands import OperatorCommands
-from longshore.services.resilience import race
+from longshore.services.resilience import Readiness, race
 from longshore.services.retention import JobRetention
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
@@ -210,6 +211,10 @@ class Services:
             keep_for=retention.jobs,
             keep_other_events_for=retention.other_events,
         )
+
+    @cached_property
+    def readiness(self) -> Readiness:
+        return Readiness(self.backend)
 
     @cached_property
     def sweeper(self) -> Sweeper:
@@ -506,6 +511,13 @@ def inspect_store(settings: Settings) -> StoreFacts:
     from longshore.adapters.sqlite import inspection
 
     return inspection.inspect_store(settings.data_dir.absolute(), now=SystemClock().now())
+
+
+def prove_store_write(settings: Settings) -> str | None:
+    """Write to the store of the data folder, without opening it. Returns why that failed."""
+    from longshore.adapters.sqlite import inspection
+
+    return inspection.prove_write(settings.data_dir.absolute())
 
 
 def open_worker_registry(settings: Settings) -> WorkerRegistry:

@@ -126,13 +126,7 @@ async def run_server(
         if with_messages:
             services = replace(services, backend=memory_backend(services.backend.clock))
         services.api_keys.set_operator_tenant(settings.tenant)
-        limits = settings.api
-        app = create_app(
-            services,
-            hosts=limits.hosts,
-            body_bytes=limits.body_bytes,
-            access_log=limits.access_log,
-        )
+        app = create_app(services, settings.api)
         socket = bind_socket(settings.api.host, settings.api.port)
         await stack.enter_async_context(serve(app, socket))
         address = f"http://127.0.0.1:{socket.getsockname()[1]}"

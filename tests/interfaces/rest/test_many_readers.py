@@ -19,7 +19,6 @@ import pytest
 
 from longshore.adapters.sqlite.output import SqliteOutputLog
 from longshore.core.api_keys import ApiScope
-from longshore.interfaces.rest import auth
 from longshore.ports.output import OutputChunk, OutputPosition, Stream
 from longshore.services import followers
 from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
@@ -301,11 +300,8 @@ async def test_output_of_several_tasks_is_read_once_and_in_order_of_time(
 
 
 @async_test
-async def test_streams_of_a_key_are_bounded_and_count_until_they_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auth, "MAX_STREAMS", 2)
-    async with run_server(tmp_path, **UNLIMITED) as server:
+async def test_streams_of_a_key_are_bounded_and_count_until_they_end(tmp_path: Path) -> None:
+    async with run_server(tmp_path, streams_per_key=2, **UNLIMITED) as server:
         path = f"/v1/jobs/{await server.submit(a_task('a'))}/events/stream"
         headers = {"x-api-key": server.keys["all"]}
         other = {"x-api-key": await server.key(ApiScope.READ)}

@@ -43,6 +43,7 @@ async def sqlite_backend(
             keys=SqliteKeys(database),
             budgets=SqliteBudgets(database),
             retention=SqliteRetention(database),
+            prove_write=database.prove_write,
             blocking=True,
         )
     finally:

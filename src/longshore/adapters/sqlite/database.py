@@ -26,12 +26,14 @@ import apsw
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.shared.waiters import Waiters
 from longshore.adapters.sqlite import store_file
-from longshore.adapters.sqlite.errors import translate_error
+from longshore.adapters.sqlite.errors import check_free_space, translate_error
 from longshore.adapters.sqlite.notifier import Notifier, Topic
 from longshore.adapters.sqlite.rows import Names, StoreReader
 from longshore.adapters.sqlite.store_file import Bindings, Row
+from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.adapters.sqlite.writer import DatabaseWriter, end_process
+from longshore.errors import BackendUnavailable
 from longshore.ports.clock import Clock, sleep_until_multiple
 
 logger = logging.getLogger(__name__)
@@ -139,6 +141,17 @@ class Database:
         """The number of a name; -1 if no row has the name."""
         number = self.look(lambda reader: reader.find_name(text))
         return -1 if number is None else number
+
+    async def prove_write(self) -> None:
+        """See ``ports.backend.Backend.prove_write``."""
+        with contextlib.suppress(PermissionError):
+            if _file_id(self.path) != self._file_id:
+                raise BackendUnavailable(f"the data folder {self.folder} was removed or replaced")
+        await self.write(self._rewrite)
+
+    def _rewrite(self, transaction: StoreTransaction) -> None:
+        check_free_space(self.folder)
+        transaction.execute(store_file.TEST_WRITE)
 
     def _before_wait(self, topic: Topic) -> None:
         if self._polling is None and not self._closed:

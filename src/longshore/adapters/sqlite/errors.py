@@ -37,8 +37,23 @@ def text_of(error: BaseException, folder: Path) -> str:
     if isinstance(error, _OF_FULL_DISK):
         free = shutil.disk_usage(folder).free
         if free < _FULL_BELOW_BYTES or isinstance(error, apsw.FullError):
-            return f"disk full: {folder} has {free:,} bytes free"
+            return _full_text(folder, free)
     return str(error)
+
+
+def check_free_space(folder: Path) -> None:
+    """Check that the disk is not full: a small write may succeed where a job finds no room.
+
+    Raises:
+        BackendUnavailable: it is.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < _FULL_BELOW_BYTES:
+        raise BackendUnavailable(_full_text(folder, free))
+
+
+def _full_text(folder: Path, free: int) -> str:
+    return f"disk full: {folder} has {free:,} bytes free"
 
 
 def translate_error(error: BaseException) -> BaseException:

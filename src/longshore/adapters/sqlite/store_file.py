@@ -164,6 +164,11 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
             reach("store.migrated")
 
 
+# SQLite does not write a page for a row that is replaced by itself.
+TEST_WRITE = "INSERT INTO meta VALUES ('test_write', ''); DELETE FROM meta WHERE name='test_write'"
+"""Writes a page of the file, and in one transaction changes nothing."""
+
+
 def _current_epoch(connection: apsw.Connection) -> int:
     boot = _boot_id()
     meta: dict[str, str] = dict(rows(connection, "SELECT name, value FROM meta"))

@@ -265,7 +265,7 @@ class SlotChild:
             time.monotonic_ns() - started_ns,
             task.has_folder,
             False,
-            result,
+            None if result is None else result.encode(),
             error,
         )
 

@@ -26,13 +26,16 @@ from typing import Any
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.transcripts import entry_id, new_entries
 from longshore.core.definitions.definition import RunnerKind
+from longshore.core.documents import EncodedJson
 from longshore.core.tasks.failures import (
     ErrorCategory,
     Failure,
+    error_text,
     failure_of_exit,
     failure_of_silent_exit,
     failure_of_too_many_processes,
 )
+from longshore.core.text.json_bounds import JsonBytes
 from longshore.core.text.known_secrets import KnownSecrets
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
@@ -43,6 +46,7 @@ from longshore.execution.host.report_decoder import (
     decode_failure,
     decode_report,
     is_too_long,
+    parse_long_message,
     parse_message,
 )
 from longshore.execution.host.task_users import TaskUser
@@ -98,7 +102,7 @@ class ProcessAttempt:
     _is_reading: bool = False
     _reports_closed: bool = False  # the consumer has stopped reading
     _lines: LineDecoder = field(default_factory=LineDecoder)
-    _unparsed: deque[bytes] = field(default_factory=deque)  # a long line, and those after it
+    _unparsed: deque[bytearray] = field(default_factory=deque)  # a long line, and those after it
     _parsing: asyncio.Task[None] | None = None
     _held_back: dict[Stream, bytes] = field(default_factory=dict)  # may begin a secret
     _readers: dict[int, Callable[[bytes], None]] = field(default_factory=dict)
@@ -198,11 +202,17 @@ class ProcessAttempt:
         if data:
             self._report(OutputReport(stream, data))
 
-    def _parse(self, line: bytes) -> dict[str, Any] | None:
+    def _parse(self, line: JsonBytes) -> dict[str, Any] | None:
         message = parse_message(line)
         if message is not None and self.secrets is not None:
             self.secrets.mask_json(message)
         return message
+
+    def _parse_long(self, line: bytearray) -> dict[str, Any] | None:
+        if len(line) <= PARSED_ON_LOOP_BYTES:
+            return self._parse(line)
+        text = line if self.secrets is None else self.secrets.mask_data(line)
+        return parse_long_message(text)
 
     def _handle_lines(self, data: bytes) -> None:
         for line in self._lines.feed(data):
@@ -211,7 +221,7 @@ class ProcessAttempt:
                     f"a message on the channel is longer than {SMALL_LINE_BYTES} bytes, or is too"
                     " long for its type, with which a long one must begin"
                 )
-                self._failure = Failure(category=ErrorCategory.PARSE, message=message)
+                self._fail(message)
             elif self._parsing is not None:
                 self._unparsed.append(line)
             elif len(line) > PARSED_ON_LOOP_BYTES:
@@ -220,10 +230,18 @@ class ProcessAttempt:
             elif (parsed := self._parse(line)) is not None:
                 self._handle_message(parsed)
 
+    def _fail(self, message: str) -> None:
+        self._failure = Failure(category=ErrorCategory.PARSE, message=error_text(message))
+
     async def _parse_long_lines(self) -> None:
         """Parse a long line in a thread, and then, in their order, those that came after it."""
         while self._unparsed:
-            parsed = await asyncio.to_thread(self._parse, self._unparsed.popleft())
+            line = self._unparsed.popleft()
+            try:
+                parsed = await asyncio.to_thread(self._parse_long, line)
+            except ValueError as error:
+                self._fail(str(error))
+                continue
             if parsed is not None:
                 self._handle_message(parsed)
         self._parsing = None
@@ -243,7 +261,11 @@ class ProcessAttempt:
                 if (report := decode_report(message, now=self.clock.now())) is not None:
                     if isinstance(report, ConversationReport):
                         reported_ids = self._reported_ids[report.conversation]
-                        reported_ids.update(map(entry_id, report.entries))
+                        ids = message.get("ids")  # of entries that stay encoded
+                        if isinstance(report.entries, EncodedJson):
+                            reported_ids.update(ids or ())
+                        else:
+                            reported_ids.update(map(entry_id, report.entries))
                     self._report(report)
 
     def _report(self, report: ChildReport) -> None:

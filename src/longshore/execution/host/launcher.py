@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -141,8 +142,8 @@ class ProcessRunner:
             user=user,
         )
         try:
-            _prepare_folder(folder, spec, user)
-            document = json.dumps(self._encode(spec, folder, secrets, user), default=asdict)
+            write = partial(self._write_spec, spec, folder, secrets, user)
+            document = await asyncio.to_thread(write) if spec.is_long else write()
             reach("attempt.spec_written")
             with ExitStack() as theirs:
                 child_ends = attempt.open_pipes(theirs)
@@ -151,7 +152,7 @@ class ProcessRunner:
                 while free_slots and not free_slots[-1].is_alive:
                     free_slots.pop()
                 slot = free_slots.pop() if free_slots else await _open_slot(forkserver)
-                attempt.start_in(slot, document.encode(), child_ends, deadline_ns)
+                attempt.start_in(slot, document, child_ends, deadline_ns)
             await attempt.begun
         except BaseException as error:
             attempt.abandon()
@@ -161,6 +162,13 @@ class ProcessRunner:
             raise
         reach("attempt.child_started")
         return attempt
+
+    def _write_spec(
+        self, spec: AttemptSpec, folder: Path, secrets: Mapping[str, str], user: TaskUser | None
+    ) -> bytes:
+        """Create the folder. Returns what the child receives."""
+        _prepare_folder(folder, spec, user)
+        return json.dumps(self._encode(spec, folder, secrets, user), default=asdict).encode()
 
     async def _forkserver_for(self, definition: Definition) -> ForkServerClient:
         cold = definition.isolation is Isolation.SPAWN

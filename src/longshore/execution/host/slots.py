@@ -27,9 +27,11 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Definition, Isolation
+from longshore.core.documents import EncodedJson
 from longshore.core.tasks.failures import (
     ErrorCategory,
     Failure,
+    error_text,
     failure_of_silent_exit,
     failure_of_too_many_processes,
 )
@@ -39,9 +41,11 @@ from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.host.pipes import open_reading, open_sockets
 from longshore.execution.host.report_decoder import (
     PARSED_ON_LOOP_BYTES,
+    check_json,
     decode_failure,
     decode_report,
     is_too_long,
+    parse_long_message,
     parse_message,
 )
 from longshore.execution.protocol import KILL_MESSAGES, ChildStatus, KillCause
@@ -555,7 +559,10 @@ class _ChildSlot:
             self._report(frame.number, parse_message(frame.message))
 
     async def _parse_report(self, entry: _GivenTask, frame: ReportFrame) -> None:
-        message = await asyncio.to_thread(parse_message, frame.message)
+        try:
+            message = await asyncio.to_thread(parse_long_message, frame.message)
+        except ValueError:
+            message = None
         entry.parsing = None
         # If the task has ended meanwhile, nothing waits for the answer.
         if self._unfinished.get(frame.number) is entry and entry.frame is None:
@@ -584,7 +591,16 @@ class _ChildSlot:
     def _outcome(self, task: SlotTask, frame: OutcomeFrame) -> SlotOutcome:
         failure = None if frame.error is None else decode_failure(frame.error)
         folder = self._folder_of(task) if frame.has_folder else None
-        return SlotOutcome(frame.number, frame.result, failure, frame.duration_ns, folder)
+        result: str | EncodedJson | None = None
+        if frame.result is not None and len(frame.result) > PARSED_ON_LOOP_BYTES:
+            result = EncodedJson(frame.result, check_json)
+        elif frame.result is not None:
+            try:
+                check_json(frame.result)
+                result = frame.result.decode()
+            except ValueError as error:
+                failure = Failure(category=ErrorCategory.PARSE, message=error_text(str(error)))
+        return SlotOutcome(frame.number, result, failure, frame.duration_ns, folder)
 
     def _folder_of(self, task: SlotTask) -> Path:
         return self._slots.folder / f"{task.task_id}.{task.attempt}"

@@ -271,9 +271,10 @@ def load_command_settings(
     loaded = load({**own, **(flags or {})})
     level = logging.ERROR
     if long_running:
-        from longshore.wiring.services import hide_memory
+        from longshore.wiring.services import hide_memory, return_large_memory
 
         hide_memory()
+        return_large_memory()
         level = logging.getLevelNamesMapping()[loaded.settings.log_level.upper()]
     if options.verbose:
         level = min(level, logging.INFO) if options.verbose == 1 else logging.DEBUG

@@ -25,7 +25,6 @@ _KEY_HEADER = APIKeyHeader(name="x-api-key", scheme_name="key", auto_error=False
 _BEARER = HTTPBearer(scheme_name="bearer", auto_error=False)
 _KEY_HINT = "send a key as 'x-api-key: …' or 'Authorization: Bearer …'"
 # Many clients may follow events at once; output readers are woken by new output anyway.
-MAX_STREAMS = 250  # of a key at once; each has a connection
 _POLL_INTERVAL = timedelta(milliseconds=500)
 
 
@@ -131,8 +130,10 @@ async def take_stream(request: Request) -> AsyncIterator[None]:
     """A dependency: one of the streams of the key of an authenticated request, until it ends."""
     streams: Counter[str] = request.app.state.streams
     key_id: str = request.state.key_id
-    if streams[key_id] >= MAX_STREAMS:
-        detail = f"this key has {MAX_STREAMS} open streams; close one of them"
+    limit: int = request.app.state.streams_per_key
+    if streams[key_id] >= limit:
+        hint = "close one of them, or raise the setting api.streams_per_key of the server"
+        detail = f"this key has {limit} open streams; {hint}"
         raise ApiProblem(429, "too-many-requests", detail)
     streams[key_id] += 1
     try:

@@ -17,7 +17,13 @@ from pydantic.json_schema import models_json_schema
 
 from longshore.interfaces.rest.auth import take_stream, while_allowed
 from longshore.interfaces.rest.errors import MEDIA_TYPE
-from longshore.interfaces.rest.requests import JobId, OptionalBody, TaskId, parse_model
+from longshore.interfaces.rest.requests import (
+    JobId,
+    OptionalBody,
+    TaskId,
+    parse_model,
+    submit_off_loop,
+)
 from longshore.services import documents as d
 from longshore.services.app import HTTP_REQUESTS, Application
 
@@ -104,7 +110,8 @@ def operation_route(
 
     Args:
         status: Of the answer; 200 if the same request was carried out before.
-        body: The model of the body. If there is a parameter ``document``, the model's fields are
+        body: The model of the body. A parameter ``request`` means that the body describes jobs.
+            If there is a parameter ``document``, the model's fields are
             parameters of the operation, unless the operation reads the document itself.
     """
     request = HTTP_REQUESTS[operation.__name__]
@@ -119,7 +126,9 @@ def operation_route(
                 values |= dict(parse_model(body, values.pop("document")))
             if last_seen := values.pop("last_seen", None):
                 values["cursor" if "cursor" in values else "after"] = last_seen
-            return await getattr(operations, operation.__name__)(**values)
+            submit: Request | None = values.pop("request", None)
+            work = getattr(operations, operation.__name__)(**values)
+            return await (submit_off_loop(submit, operations, work) if submit else work)
 
         async def answer(operations: Application, **values: Any) -> Response:
             document = await carry_out(operations, **values)

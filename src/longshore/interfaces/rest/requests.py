@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar
 
@@ -20,33 +19,56 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from longshore.core.ids import task_id_of
+from longshore.core.text.json_bounds import has_more_values
 from longshore.errors import Problem
 from longshore.interfaces.document_files import UnreadableDocument, parse_json
 from longshore.interfaces.rest.errors import ApiProblem
+from longshore.services.app import Application
+from longshore.services.resilience import run_without_loop
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+ResultT = TypeVar("ResultT")
 
 MAX_PAGE_SIZE = 100
 MAX_LONG_PAGE_SIZE = 1_000
 """For small items: output chunks, events, ids."""
 
-MAX_BODY_VALUES = 500_000
+MAX_JOB_VALUES = 500_000
+MAX_BODY_VALUES = 20_000
+"""In bodies that describe no jobs."""
 
 _JSON = "application/json"
 _PARSED_ON_LOOP_BYTES = 256 * 1024
 # The bodies that are read and used at a time: so many times the largest body.
 _BODIES_AT_ONCE = 2
-_STRING_OR_REST = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[^"]++', re.DOTALL)
 
 
 async def _read_document(request: Request) -> AsyncIterator[Any]:
     async with _read_body(request) as data:
-        yield await _parse(data)
+        yield await _parse(data, MAX_BODY_VALUES)
+
+
+async def _read_jobs(request: Request) -> AsyncIterator[Any]:
+    async with _read_body(request) as data:
+        request.state.is_long = len(data) > _PARSED_ON_LOOP_BYTES
+        yield await _parse(data, MAX_JOB_VALUES)
 
 
 async def _read_optional_document(request: Request) -> AsyncIterator[Any]:
     async with _read_body(request) as data:
-        yield await _parse(data or b"{}")
+        yield await _parse(data or bytearray(b"{}"), MAX_BODY_VALUES)
+
+
+async def submit_off_loop(
+    request: Request, operations: Application, work: Coroutine[Any, Any, ResultT]
+) -> ResultT:
+    """The result of a submit. That of a long body runs in a thread, where it takes as long.
+
+    Checking, hashing and writing half a million values would hold the event loop for a second.
+    """
+    if request.state.is_long and operations.may_block:
+        return await asyncio.to_thread(run_without_loop, work)
+    return await work
 
 
 async def _read_job_id(job_id: str) -> str:
@@ -58,6 +80,8 @@ async def _join_task_id(job_id: str, task_id: str) -> str:
 
 
 Body = Annotated[Any, Depends(_read_document)]
+Jobs = Annotated[Any, Depends(_read_jobs)]
+"""A body that describes jobs or tasks; it may be long."""
 OptionalBody = Annotated[Any, Depends(_read_optional_document)]
 """A body that may be empty, which is an empty object."""
 JobId = Annotated[str, Depends(_read_job_id)]
@@ -116,43 +140,28 @@ def parse_model(model: type[ModelT], document: Any) -> ModelT:
         raise RequestValidationError(error.errors()) from None
 
 
-async def _parse(data: bytes) -> Any:
+async def _parse(data: bytearray, max_values: int) -> Any:
+    """The document in a body, which is emptied: it may be large."""
     if len(data) <= _PARSED_ON_LOOP_BYTES:
-        return _parse_now(data)
-    return await asyncio.to_thread(_parse_now, data)
+        return _parse_now(data, max_values)
+    return await asyncio.to_thread(_parse_now, data, max_values)
 
 
-def _parse_now(data: bytes) -> Any:
-    if _has_too_many_values(data):
-        detail = f"the body has more than {MAX_BODY_VALUES:,} values; divide it"
+def _parse_now(data: bytearray, max_values: int) -> Any:
+    if has_more_values(data, max_values):
+        detail = f"the body has more than {max_values:,} values; divide it"
         raise ApiProblem(413, "too-large", detail)
     try:
-        return parse_json(data.decode())
+        text = data.decode()
+        data.clear()
+        return parse_json(text)
     except (UnicodeDecodeError, UnreadableDocument) as error:
         detail = f"the body is not a JSON document: {error}"
         raise ApiProblem(400, "malformed", detail) from None
 
 
-def _has_too_many_values(data: bytes) -> bool:
-    """Whether the body has more than ``MAX_BODY_VALUES``; before they need memory."""
-    if _count_values(data) <= MAX_BODY_VALUES:
-        return False
-    # The text of a string may have commas and brackets, too.
-    count = 0
-    for part in _STRING_OR_REST.finditer(data):
-        if not part[0].startswith(b'"'):
-            count += _count_values(part[0])
-            if count > MAX_BODY_VALUES:
-                return True
-    return False
-
-
-def _count_values(data: bytes) -> int:
-    return data.count(b",") + data.count(b"[") + data.count(b"{")
-
-
 @contextlib.asynccontextmanager
-async def _read_body(request: Request) -> AsyncIterator[bytes]:
+async def _read_body(request: Request) -> AsyncIterator[bytearray]:
     """The body; it counts as in flight until the request is answered."""
     state = request.app.state
     kind = request.headers.get("content-type", _JSON).partition(";")[0].strip().lower()
@@ -162,10 +171,11 @@ async def _read_body(request: Request) -> AsyncIterator[bytes]:
     if encoding != "identity":
         message = f"expected a body that is not compressed, not one in {encoding[:50]!r}"
         raise ApiProblem(415, "encoding", message, headers={"Accept-Encoding": "identity"})
-    data = bytearray()
+    data, size = bytearray(), 0
     try:
         async for piece in request.stream():
             data += piece
+            size += len(piece)
             state.bytes_in_flight += len(piece)
             if len(data) > state.body_bytes:
                 detail = f"the body has more than {state.body_bytes} bytes"
@@ -173,6 +183,6 @@ async def _read_body(request: Request) -> AsyncIterator[bytes]:
             if state.bytes_in_flight > _BODIES_AT_ONCE * state.body_bytes:
                 detail = "too many large requests at a time; try again in 1 s"
                 raise ApiProblem(503, "busy", detail, headers={"Retry-After": "1"})
-        yield bytes(data)
+        yield data
     finally:
-        state.bytes_in_flight -= len(data)
+        state.bytes_in_flight -= size

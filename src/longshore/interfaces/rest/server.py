@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 # Clients that follow a stream do not disconnect, so the shutdown does not wait for them.
 _SHUTDOWN_TIMEOUT_S = 2
 _BACKLOG = 512
+# Those beyond the limit have a descriptor until they are closed, a turn of the loop later.
+_ACCEPTED_AT_ONCE = 16
 _HEADER_TIMEOUT_S = 10.0
 _MAX_CONNECTIONS = 16_384
 _LOG_INTERVAL_S = 1.0
@@ -106,6 +108,11 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         self._stopping.set()
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(_BACKLOG)  # asyncio has one number for this and for its accepts
+
     async def main_loop(self) -> None:
         await self._stopping.wait()
 
@@ -143,7 +150,7 @@ async def serve(app: FastAPI, server_socket: socket.socket) -> AsyncIterator[asy
     config = uvicorn.Config(
         app,
         http=_Connection,
-        backlog=_BACKLOG,
+        backlog=_ACCEPTED_AT_ONCE,
         log_config=None,
         access_log=False,
         lifespan="off",

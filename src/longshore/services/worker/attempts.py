@@ -27,7 +27,7 @@ from typing import Any
 
 from longshore.core.claims import DefinitionVersion
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
-from longshore.core.documents import INLINE_LIMIT_BYTES, Document
+from longshore.core.documents import INLINE_LIMIT_BYTES, Document, EncodedJson
 from longshore.core.events.types import NO_USAGE
 from longshore.core.slot_plan import (
     GiveTask,
@@ -307,12 +307,10 @@ class Attempts:
 
     async def _prepare(self, attempt: _Attempt) -> None:
         if (spec := await self._read_spec(attempt)) is not None:
-            task = attempt.task
-            task.input = json.dumps(spec.input)
-            task.dependency_outputs = json.dumps(dict(spec.dependency_outputs))
-            task.checkpoints = json.dumps(dict(spec.checkpoints))
-            task.feedback = spec.feedback
-            task.previous_output = json.dumps(spec.previous_output)
+            if spec.is_long:
+                await asyncio.to_thread(_write_documents, attempt.task, spec)
+            else:
+                _write_documents(attempt.task, spec)
             self._make_ready(attempt)
 
     async def _read_spec(self, attempt: _Attempt) -> AttemptSpec | None:
@@ -798,10 +796,14 @@ class Attempts:
         attempt = self._take_out(outcome.number)
         duration = outcome.duration_ns // 1000 * MICROSECOND
         result, failure = outcome.result, outcome.failure
-        is_short = result is not None and len(result) <= INLINE_LIMIT_BYTES // 4
         has_left_more = attempt.reports is not None or outcome.folder is not None
-        if is_short and not has_left_more and not _is_stopped(attempt):
-            document = Document(text=result, size=len((result or "").encode()))
+        if (
+            isinstance(result, str)
+            and len(result) <= INLINE_LIMIT_BYTES // 4
+            and not has_left_more
+            and not _is_stopped(attempt)
+        ):
+            document = Document(text=result, size=len(result.encode()))
             fence = attempt.claimed.fence
             command = c.Complete(fence=fence, result=document, duration=duration, exit_code=0)
             self._end(attempt, command)
@@ -821,7 +823,11 @@ class Attempts:
         return attempt
 
     def _finish_later(
-        self, attempt: _Attempt, folder: Path | None, duration: timedelta, result: str | Failure
+        self,
+        attempt: _Attempt,
+        folder: Path | None,
+        duration: timedelta,
+        result: str | EncodedJson | Failure,
     ) -> None:
         if attempt.stop_reason is AttemptStopReason.FENCED:
             self._drop(attempt)
@@ -843,7 +849,8 @@ class Attempts:
         if attempt.reports is not None and attempt.reports.error is not None:
             result = worker_failure(attempt.reports.error)
         elif not isinstance(result, Failure):
-            store = documents.store if attempt.own_process else documents.store_text
+            in_slot = isinstance(result, str) and not attempt.own_process
+            store = documents.store_text if in_slot else documents.store
             result = await store_result(context, row, store, result)
         command = self._outcome(attempt, result, duration)
         if attempt.task.definition.runner is RunnerKind.AGENT:
@@ -1098,6 +1105,14 @@ class Attempts:
 
     def _now_ns(self) -> int:
         return to_ns(self._clock.elapsed())
+
+
+def _write_documents(task: SlotTask, spec: AttemptSpec) -> None:
+    task.input = json.dumps(spec.input)
+    task.dependency_outputs = json.dumps(dict(spec.dependency_outputs))
+    task.checkpoints = json.dumps(dict(spec.checkpoints))
+    task.feedback = spec.feedback
+    task.previous_output = json.dumps(spec.previous_output)
 
 
 def _last_command(attempt: _Attempt, command: Outcome) -> LeaseCommand:

@@ -1,7 +1,8 @@
 """``longshore doctor`` and ``longshore settings``: check and show this installation.
 
 A check ends in *ok*, *warn* or *fail*; only *fail* makes ``doctor`` fail. ``doctor`` changes
-nothing. It also has to work on a damaged store, so it does not open the store for work.
+nothing; its test write stores no new value. It also has to work on a damaged store, so it does not
+open the store for work.
 
 With ``--audit`` it checks everything that is stored, a few jobs at a time, so that it needs little
 memory and workers can go on. A finding is either damage or a bug in Longshore, and a person has to
@@ -98,7 +99,7 @@ def doctor(
     On AWS it checks your identity, whether each service responds, the clock, and that every table,
     queue, rule and bucket is as `longshore aws deploy` creates it.
 
-    Changes nothing. Exits with 1 if a check fails.
+    Changes nothing; a test write shows that the store takes writes. Exits with 1 if a check fails.
     """
     checks: list[Check] = []
     summary: AuditSummary | None = None
@@ -173,7 +174,7 @@ def _agent_check(settings: Settings) -> Check:
 
 
 def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditSummary]:
-    from longshore.wiring.services import inspect_store, system_clock
+    from longshore.wiring.services import inspect_store, prove_store_write, system_clock
 
     facts = inspect_store(settings)
     engine = f"{facts.engine} from {facts.engine_path}"
@@ -197,6 +198,9 @@ def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditS
         yield Check("integrity", FAIL, detail)
         return
     yield Check("integrity", OK, f"quick check passed, {formats.size(facts.size_bytes)}")
+    if facts.schema == facts.supported_schema:
+        problem = prove_store_write(settings)
+        yield Check("write", FAIL if problem else OK, problem or "a test write was stored")
     yield _retention_check(settings, facts)
     yield from _worker_checks(settings, facts)
     if audit and facts.schema != facts.supported_schema:

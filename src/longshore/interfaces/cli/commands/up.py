@@ -87,10 +87,7 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
         key_file = await services.ensure_machine_key()
         # Before requests are served: the next job may name these definitions.
         files = await _apply_definition_files(services)
-        api = settings.api
-        app = create_app(
-            services, hosts=api.hosts, body_bytes=api.body_bytes, access_log=api.access_log
-        )
+        app = create_app(services, settings.api)
         parts = [await stack.enter_async_context(serve(app, server_socket))]
         group = None
         if with_worker:

@@ -26,12 +26,14 @@ from longshore.interfaces.rest.requests import (
     Body,
     Cursor,
     JobId,
+    Jobs,
     Limit,
     LongLimit,
     OptionalBody,
     RequestId,
     TaskId,
     parse_model,
+    submit_off_loop,
 )
 from longshore.services import documents as d
 from longshore.services.app import Application
@@ -46,23 +48,25 @@ _BEFORE = "The same request had been accepted before."
     **answers(d.AcceptedJobDocument, status=201, others={200: _BEFORE}, body=s.JobRequestDocument),
 )
 async def submit_job(
-    operations: Submitter, document: Body, request_id: RequestId = None
+    request: Request, operations: Submitter, document: Jobs, request_id: RequestId = None
 ) -> Response:
     """Submit a job of one task, or of many that depend on each other."""
-    accepted = await operations.submit(document, request_id=request_id)
+    work = operations.submit(document, request_id=request_id)
+    accepted = await submit_off_loop(request, operations, work)
     location = {"Location": f"/v1/jobs/{accepted.job_id}"}
     return respond(accepted, 201 if accepted.created else 200, location)
 
 
 @router.post("/jobs/batch", **answers(d.BatchAnswersDocument, body=s.JobBatchDocument))
-async def submit_jobs(request: Request, operations: Submitter, document: Body) -> Response:
+async def submit_jobs(request: Request, operations: Submitter, document: Jobs) -> Response:
     """Submit many jobs, each accepted whole or refused. Every job has an answer, in their order.
 
     The same batch can be sent again: a job with a request id is accepted once.
     """
     batch = parse_model(s.JobBatchDocument, document)
     submissions = [Submission(item.job, item.request_id) for item in batch.jobs]
-    results = await operations.submit_many(submissions)
+    work = operations.submit_many(submissions)
+    results = await submit_off_loop(request, operations, work)
     answers = [_batch_answer(request.state.request_id, result) for result in results]
     return respond(d.BatchAnswersDocument(answers=answers))
 
@@ -162,7 +166,11 @@ def find_ids(
     body=s.AddTasksRequestDocument,
 )
 def add_tasks(
-    operations: Submitter, job_id: JobId, document: Body, request_id: RequestId = None
+    request: Request,
+    operations: Submitter,
+    job_id: JobId,
+    document: Jobs,
+    request_id: RequestId = None,
 ) -> None:
     """Add tasks to a job; they may depend on its other tasks, also on completed ones."""
 
