@@ -83,6 +83,19 @@ KEY_FAULTS = (
         for operation in ("put_definition", "delete_definition")
     ),
     _fault(
+        name="a server's key is stored in the data folder",
+        at="adapters.system:key_file",
+        do=Condition("is_relative_to()", False),
+        caught_by="adapters/test_key_file.py::test_the_key_is_not_stored_in_the_data_folder",
+    ),
+    _fault(
+        name="a child sets what the definition does not allow",
+        at="execution.attempt_settings:_merge",
+        do=Condition("refused", False),
+        caught_by="execution/test_slots.py::test_a_task_whose_input_sets_what_the_definition_does_"
+        "not_allow_is_not_executed",
+    ),
+    _fault(
         name="a limited key submits definitions of its own",
         at="services.app:Application._check_may_define",
         do=Condition("definitions", False),

@@ -17,6 +17,7 @@ from longshore.core.jobs.submission import (
     MAX_DELAY,
     JobRequest,
     TaskRequest,
+    builtin_refused,
     canonical_hash,
     canonical_text,
     read_job,
@@ -394,7 +395,7 @@ def test_a_document_with_a_moment_has_a_hash_and_a_text_that_reads_the_same() ->
 def test_definitions_are_found_also_in_a_job_that_is_not_valid() -> None:
     document = {
         "tasks": [
-            {"name": "one"},
+            {"name": "one", "input": [3]},
             "no task",
             {"name": "not a name"},
             {"name": ["one"]},
@@ -403,7 +404,19 @@ def test_definitions_are_found_also_in_a_job_that_is_not_valid() -> None:
         ]
     }
 
-    assert referenced_definitions(document) == [(0, "one"), (4, "two"), (5, "one")]
+    assert referenced_definitions(document) == [
+        (0, "one", [3]),
+        (4, "two", None),
+        (5, "one", None),
+    ]
+
+
+def test_a_built_in_definition_that_is_switched_off_is_a_problem_with_its_remedy() -> None:
+    problem = builtin_refused(2, "command")
+
+    assert problem.path == "tasks[2].name"
+    assert "'command' is switched off for the API" in problem.message
+    assert "name a stored definition" in problem.message
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"tasks": 3}], ids=repr)
