@@ -25,6 +25,8 @@ from longshore.adapters.aws.retention import DynamoRetention
 from longshore.adapters.shared import codec
 from longshore.audit.audit import audit
 from longshore.audit.dynamo_reader import InstallationNames, read_snapshot
+from longshore.core.jobs import job
+from longshore.core.jobs.numbers import NumberSet
 from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
@@ -50,7 +52,7 @@ from longshore.testing.contracts.samples import (
 )
 from longshore.testing.contracts.suite import START
 from tests.aws.backends import AwsContract, CaughtUpEventLog, on_aws
-from tests.aws.call_faults import Call, FaultyAws, response_lost
+from tests.aws.call_faults import Call, FaultyAws, after_action, response_lost
 
 
 class CaughtUpRetention:
@@ -339,3 +341,19 @@ async def test_the_auditor_takes_tombstones_for_removed_jobs(installation: Insta
 
     assert while_it_is_removed == afterwards == set()
     assert f"{JOB_ID}_c" in "".join(await subjects())
+
+
+@retention_scenario
+async def test_a_resume_between_the_decision_and_the_tombstone_keeps_the_job(
+    installation: Installation,
+) -> None:
+    await installation.create_job()
+    row = await installation.backend.ledger.get_job(JOB_ID)
+    assert row is not None
+    command = job.ResumeJob(numbers=NumberSet([0]), keys=("a",), blocked=NumberSet(), by="ann")
+    resume = apply_job_command(row, command)
+    faulty = FaultyAws(installation.aws)
+    faulty.inject("update_item", after_action(lambda: installation.backend.ledger.commit(resume)))
+
+    assert await installation.remove(installation.retention(faulty)) == []
+    assert await installation.backend.ledger.get_job(JOB_ID) == resume.row

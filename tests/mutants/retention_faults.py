@@ -119,7 +119,8 @@ RETENTION_FAULTS = (
         name="on AWS a job is removed although it was resumed after it was read",
         at=f"{_AWS}._remove",
         do=Value("condition=", "'#v > :decided OR #v <= :decided'"),
-        caught_by=f"{_ON_AWS}::test_of_a_resume_and_a_removal_one_is_refused",
+        caught_by=f"{_AWS_FILE}::"
+        "test_a_resume_between_the_decision_and_the_tombstone_keeps_the_job",
     ),
     _fault(
         name="on AWS a job is removed with a task whose end is not recorded",

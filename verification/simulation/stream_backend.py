@@ -69,10 +69,10 @@ class StreamStore(MemoryStore):
     def save(self, events: Iterable[Event]) -> None:
         """Add missing events to the history."""
         # What comes after the removal of its job goes with the tombstone.
-        wanted = [
+        existing = [
             event for event in events if split_task_id(event.entity_id)[0] not in self.removed
         ]
-        fresh = self.unrecorded(wanted)
+        fresh = self.unrecorded(existing)
         for event in fresh:
             self.commit_positions.setdefault(event.id, len(self.commit_positions) + 1)
         super().record(fresh)
