@@ -10,8 +10,6 @@ import struct
 import sys
 from collections.abc import Iterable, Sequence
 
-from longshore.execution.process_table import own_capabilities
-
 _PR_SET_PDEATHSIG = 1
 _PR_GET_DUMPABLE = 3
 _PR_SET_DUMPABLE = 4
@@ -62,7 +60,7 @@ def become_user(uid: int, gid: int, groups: Sequence[int]) -> None:
     # Root loses its capabilities with the user, another user with capabilities does not.
     _capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24))
     has_changed = (os.getresuid(), os.getresgid()) == ((uid,) * 3, (gid,) * 3)
-    if not has_changed or set(os.getgroups()) != set(groups) or any(own_capabilities().values()):
+    if not has_changed or set(os.getgroups()) != set(groups):
         raise PermissionError(f"the process could not become user {uid} alone")
     die_with_parent(parent)
 
