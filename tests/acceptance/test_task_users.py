@@ -131,17 +131,17 @@ async def test_a_task_reads_neither_the_data_folder_nor_a_task_of_another_user(
     waiting = a_script("echo hidden > note; chmod 777 note; echo ready; sleep 1000")
     async with running_attempt(runner, waiting) as attempt:
         await wait_until(lambda: (attempt.folder / "note").exists())
-        places = (runner.folder, secret, attempt.folder, attempt.folder / "note")
-        places = (*places, attempt.folder.parent, f"/proc/{attempt.process_id}/environ")
-        places = (*places, f"/proc/{os.getpid()}/environ")
-        reads = "; ".join(f"cat {place} || ls {place}" for place in places)
+        paths = (runner.folder, secret, attempt.folder, attempt.folder / "note")
+        paths = (*paths, attempt.folder.parent, f"/proc/{attempt.process_id}/environ")
+        paths = (*paths, f"/proc/{os.getpid()}/environ")
+        reads = "; ".join(f"cat {path} || ls {path}" for path in paths)
         kill = f"kill -9 {attempt.process_id} || echo not killed"
 
         seen = await printed(runner, f"{reads}; {kill}; true", task_id="job-b_b", tenant="other")
 
         assert "hidden" not in seen
         assert "not killed" in seen
-        assert seen.count("Permission denied") >= len(places)
+        assert seen.count("Permission denied") >= len(paths)
         assert is_alive(attempt.process_id)
     assert stat.S_IMODE(runner.folder.stat().st_mode) == 0o700
 

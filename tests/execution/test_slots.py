@@ -675,13 +675,13 @@ async def test_each_task_has_a_trace_context_of_its_own(
     own = traceparent_of("job-a", "job-a_1", 1)
     async with harness(tmp_path) as here:
         slot = await here.open(isolation)
-        one = await here.run(slot, a_task("traces", isolation=isolation))
-        two = await here.run(slot, a_task("traces", number=2, isolation=isolation))
+        first = await here.run(slot, a_task("traces", isolation=isolation))
+        second = await here.run(slot, a_task("traces", number=2, isolation=isolation))
         options = {"env": {"TRACEPARENT": "that of the caller"}}
-        given = a_task("traces", number=3, isolation=isolation, options=options)
-        three = await here.run(slot, given)
+        task = a_task("traces", number=3, isolation=isolation, options=options)
+        third = await here.run(slot, task)
 
     in_variable = own if isolation is Isolation.FORK else None
-    assert json.loads(one.result or "") == [own, in_variable]
-    assert two.result != one.result
-    assert json.loads(three.result or "")[1] == "that of the caller"
+    assert json.loads(first.result or "") == [own, in_variable]
+    assert second.result != first.result
+    assert json.loads(third.result or "")[1] == "that of the caller"

@@ -62,23 +62,9 @@ def become_user(uid: int, gid: int, groups: Sequence[int]) -> None:
     # Root loses its capabilities with the user, another user with capabilities does not.
     _capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24))
     has_changed = (os.getresuid(), os.getresgid()) == ((uid,) * 3, (gid,) * 3)
-    if not has_changed or set(os.getgroups()) != set(groups) or any(_capabilities().values()):
+    if not has_changed or set(os.getgroups()) != set(groups):
         raise PermissionError(f"the process could not become user {uid} alone")
     die_with_parent(parent)
-
-
-def effective_capabilities() -> int:
-    """Returns the capabilities of this process as bits; 0 on other systems than Linux."""
-    return _capabilities().get("CapEff", 0) if sys.platform == "linux" else 0
-
-
-def _capabilities() -> dict[str, int]:
-    """Returns the sets of capabilities that this process can use or pass on."""
-    # As bytes: after a change of the user, the module of a codec may be out of reach.
-    with open("/proc/self/status", "rb") as file:
-        fields = dict(line.split(b":", 1) for line in file)
-    names = ("CapInh", "CapPrm", "CapEff", "CapAmb")
-    return {name: int(fields[name.encode()], 16) for name in names}
 
 
 def set_process_name(name: bytes) -> None:

@@ -119,3 +119,12 @@ def _live_below(of: int) -> dict[int, list[bytes]]:
         for process_id in below - {of}
         if processes[process_id][0] not in _ENDED_STATES
     }
+
+
+def own_capabilities() -> dict[str, int]:
+    """Returns the sets of capabilities that this process can use or pass on, each as bits."""
+    # As bytes: after a change of the user, the module of a codec may be out of reach.
+    with open(f"{_PROC}/self/status", "rb") as file:
+        fields = dict(line.split(b":", 1) for line in file)
+    names = ("CapInh", "CapPrm", "CapEff", "CapAmb")
+    return {name: int(fields[name.encode()], 16) for name in names}

@@ -162,8 +162,8 @@ class _DefinitionReader(DocumentReader):
         for variable, value in variables.items() if isinstance(variables, dict) else ():
             name = value.get("from") if isinstance(value, dict) and len(value) == 1 else value
             if not isinstance(name, str) or (name is not value and not _VARIABLE.fullmatch(name)):
-                place = join_path(path, f"options.env.{short_name(variable)}")
-                self.add(place, "expected text, or {from: NAME} with the name of a secret")
+                position = join_path(path, f"options.env.{short_name(variable)}")
+                self.add(position, "expected text, or {from: NAME} with the name of a secret")
 
     def _check_agent(self, definition: Definition, path: str) -> None:
         plan, problems = read_plan(definition.options)

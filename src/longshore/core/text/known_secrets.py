@@ -69,9 +69,9 @@ class KnownSecrets:
         The rest may be the beginning of a secret; it must be put before the next part.
         """
         start = self._possible_start(data)
-        for found in self._data_pattern.finditer(data):
-            if found.end() > start:
-                start = min(start, found.start())
+        for match in self._data_pattern.finditer(data):
+            if match.end() > start:
+                start = min(start, match.start())
                 break
         return self._data_pattern.sub(_MASK, data[:start]), data[start:]
 

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.attempt_settings import command_settings, python_settings
 from longshore.execution.linux import become_user, close_other_fds, set_process_name
+from longshore.execution.process_table import own_capabilities
 from longshore.execution.protocol import CHANNEL_FD, FDS_PER_ATTEMPT, REPLIES_FD, SLOT_VARIABLE
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import EXIT_OK, execute_attempt, run_and_report
@@ -147,6 +148,9 @@ def _run_spec(spec: dict[str, Any], channel: Channel) -> None:
         for file in _CHILD_FDS:
             os.fchown(file, user["uid"], user["gid"])
         become_user(user["uid"], user["gid"], user["groups"])
+        if any(own_capabilities().values()):
+            error = "the attempt could not give up the capabilities of its worker"
+            raise PermissionError(error)
     os.chdir(spec["folder"])
     command = spec["runner"] == "command"
     spec["settings"] = settings = {}

@@ -10,12 +10,13 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from longshore.errors import UsageError
-from longshore.execution.linux import effective_capabilities
+from longshore.execution.process_table import own_capabilities
 
 FOLDER_MODE = 0o711
 """Of the folder that contains those of the attempts: tasks can pass it, and list nothing."""
@@ -87,7 +88,7 @@ class TaskUsers:
         """Create the folder that contains those of the attempts; every user must reach it.
 
         Raises:
-            UsageError: a user cannot reach it, or somebody else may change it.
+            UsageError: a user cannot reach it, or it belongs to another user.
         """
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         about = os.lstat(folder)
@@ -106,7 +107,7 @@ class TaskUsers:
 
 
 def _check_privileges() -> None:
-    owned = effective_capabilities()
+    owned = own_capabilities()["CapEff"] if sys.platform == "linux" else 0
     missing = [name for name, number in _CAPABILITIES.items() if not owned >> number & 1]
     if missing:
         raise UsageError(
