@@ -64,7 +64,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "adapters.aws.deploy": {"botocore", "pydantic", "yaml"},
     "adapters.shared": {"msgspec"},
     "adapters.alerts.delivery": {"httpx"},
-    "adapters.sqlite": {"apsw", "msgspec"},
+    "adapters.sqlite": {"apsw", "backports", "compression", "msgspec"},
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
     "interfaces.client": {"httpx"},
     "interfaces.document_files": {"yaml"},

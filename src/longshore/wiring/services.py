@@ -505,8 +505,8 @@ def check_has_data_folder(settings: Settings) -> None:
 
 
 def back_up(settings: Settings, target: Path, report: ReportBytes) -> BackupFacts:
-    """Back up the data folder while it is used; see ``adapters.sqlite.backup``."""
-    from longshore.adapters.sqlite import backup
+    """Back up the data folder while it is used; see ``adapters.sqlite.backups``."""
+    from longshore.adapters.sqlite.backups import backup
 
     check_has_data_folder(settings)
     return backup.make_backup(
@@ -519,11 +519,11 @@ def back_up(settings: Settings, target: Path, report: ReportBytes) -> BackupFact
 
 
 async def restore(settings: Settings, source: Path, report: ReportBytes) -> RestoreFacts:
-    """Restore a backup to the data folder; see ``adapters.sqlite.restore``.
+    """Restore a backup to the data folder; see ``adapters.sqlite.backups``.
 
     The leases of the store that was backed up are ended, and the machine gets a new key.
     """
-    from longshore.adapters.sqlite.restore import moment_after, restored
+    from longshore.adapters.sqlite.backups.restore import moment_after, restored
 
     folder, clock = settings.data_dir.absolute(), SystemClock()
     check_has_data_folder(settings)

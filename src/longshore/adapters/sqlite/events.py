@@ -3,9 +3,9 @@
 What an event says is in the history beside its row; the feed has the order of all events. There is
 one writing transaction at a time, and positions are assigned inside it. So they become visible in
 order, and a reader never sees an earlier position after a later one. A cursor is a position with
-its epoch, and the number of events at that position that were read. The epoch tells a position that
-a restore or a power loss has undone from one that exists: such a cursor is refused, because its
-reader has seen events that this store does not have.
+its epoch, and the number of events at that position that were read. A position that a restore or
+a power loss has undone is after the end of its epoch: such a cursor is refused, because its reader
+has seen events that this store does not have.
 
 A page of events is found by an index, so that the length of the feed does not matter:
 

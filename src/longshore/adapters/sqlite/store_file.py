@@ -179,7 +179,7 @@ def migrate(connection: apsw.Connection, path: Path, *, copy: bool = True) -> No
     """Migrate an older file, and copy it before.
 
     Args:
-        copy: False: the file is itself a copy that nobody uses.
+        copy: False: the file is itself a copy, which is not in use.
 
     Raises:
         StoreInUse: other processes have the file open.
@@ -218,6 +218,7 @@ def _copy_before_upgrade(path: Path, version: int) -> None:
         copy_database(path, draft)
         reach("store.upgrade_copied")
         draft.rename(target)
+        reach("store.upgraded_copy_named")
     except BackendUnavailable as error:
         remedy = "it is copied before it is upgraded; free that space and try again"
         raise BackendUnavailable(f"{path} was not changed: {error}; {remedy}") from error
@@ -310,7 +311,7 @@ def stored_epoch(connection: apsw.Connection) -> tuple[str | None, int]:
 
 def epoch_ends(path: Path) -> dict[int, int]:
     """The last position of each epoch that has ended, since ends are recorded."""
-    with contextlib.closing(connect(path, read_only=True)) as connection:
+    with contextlib.closing(connect(path, "query_only=ON")) as connection:
         meta = rows(connection, "SELECT name, value FROM meta")
     return {
         int(name.removeprefix(_EPOCH_END)): int(value)

@@ -30,8 +30,8 @@ def backup(
     contain are in it: protect it like the data folder.
 
     TARGET appears only when the backup is complete. Meanwhile no file of a removed job is deleted,
-    and no second backup can be made. Exits with 1 if the data folder has lost files of results or
-    artifacts: the backup is made without them.
+    and a second backup is refused. Exits with 1 if the data folder has lost files of results or
+    artifacts: the backup is created without them.
     """
     from longshore.wiring.services import back_up
 
@@ -60,7 +60,7 @@ def backup(
 )
 async def restore(
     options: GlobalOptions,
-    source: Annotated[Path, argument("SOURCE", "A folder or file that `backup` made.")],
+    source: Annotated[Path, argument("SOURCE", "A folder or file that `backup` stored.")],
 ) -> None:
     """Restore a backup to the data folder, which must be empty or not exist.
 
@@ -75,7 +75,7 @@ async def restore(
     settings = load_command_settings(options).settings
     with _progress("restoring") as report:
         facts = await restore_backup(settings, source.absolute(), report)
-    made = facts.backup
+    stored = facts.backup
     if options.json:
         screen.print_json(
             {
@@ -83,14 +83,15 @@ async def restore(
                 "epoch": facts.epoch,
                 "leasesEnded": facts.leases_ended,
                 "keyFile": str(facts.key_file),
-                "backup": _as_json(made),
+                "backup": _as_json(stored),
             }
         )
         return
-    age = formats.relative_time(made.created_at, facts.restored_at)
+    created_at = stored.created_at
+    age = formats.relative_time(created_at, facts.restored_at)
     print(
-        f"{facts.folder}: restored as it was {age} ({made.created_at:%Y-%m-%d %H:%M:%S} UTC):"
-        f" {formats.plural(made.jobs, 'job')}, {formats.plural(made.tasks, 'task')};"
+        f"{facts.folder}: restored as it was {age} ({created_at:%Y-%m-%d %H:%M:%S} UTC):"
+        f" {formats.plural(stored.jobs, 'job')}, {formats.plural(stored.tasks, 'task')};"
         f" {formats.plural(facts.leases_ended, 'running task')} will run again"
     )
     print(
@@ -98,7 +99,7 @@ async def restore(
         "  longshore doctor --audit   that everything is there\n"
         "  longshore keys list        and revoke the keys of a machine that was lost\n"
         "  longshore queues list      queues are paused as they were\n"
-        "Clients that follow events are told to read again. Submit again what was accepted since."
+        "Clients that follow events have to read again. Submit again what was accepted since."
     )
 
 

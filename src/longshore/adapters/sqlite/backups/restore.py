@@ -13,7 +13,9 @@ since 2025, so it is above all that were issued before, if clocks are right.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import re
 import tarfile
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ import apsw
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite import store_file
-from longshore.adapters.sqlite.backup import (
+from longshore.adapters.sqlite.backups.backup import (
     CHECKSUMS,
     FORMAT,
     MANIFEST,
@@ -82,10 +84,8 @@ def restored(
             raise BadBackup(f"{source} is damaged: its database: {error}") from error
         reach("restore.prepared")
         yield content, facts, epoch
-        for path in content.iterdir():
-            if path.is_dir():
-                sync_folder(path)
-        sync_folder(content)
+        for path, _, _ in os.walk(content):
+            sync_folder(Path(path))
         check_folder(folder)
         publish_folder(content, folder)
 
@@ -196,9 +196,7 @@ class _Reader:
             done += entry.size
             if done > facts.size_bytes or len(checksums) > facts.blobs + 1:
                 self._refuse("it is larger than its manifest says")
-            path = self.folder / entry.name
-            path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            checksums[entry.name] = write_file(path, entry.file, entry.size)
+            checksums[entry.name] = write_file(self.folder / entry.name, entry.file, entry.size)
             report(done, facts.size_bytes)
             reach("restore.file_copied")
         raise BadBackup(f"{self.source} is no whole backup: it has no {CHECKSUMS}")
@@ -211,12 +209,10 @@ class _Reader:
         return name == FILE_NAME or _BLOB_NAME.fullmatch(name) is not None
 
     def _read_manifest(self, entry: _Entry) -> tuple[BackupFacts, str]:
-        path = self.folder / MANIFEST
         if entry.size > _MAX_MANIFEST_BYTES:
             raise BadBackup(f"{self.source} is no backup: its {MANIFEST} is too large")
-        checksum = write_file(path, entry.file, entry.size)
-        text = path.read_bytes()
-        path.unlink()  # it is a part of the backup, not of the store
+        text = entry.file.read(entry.size)
+        checksum = hashlib.sha256(text).hexdigest()
         try:
             values = json.loads(text)
             supported = store_file.migrations()[-1][0]
@@ -241,7 +237,7 @@ class _Reader:
             self._refuse(f"its {CHECKSUMS} is too large")
         lines = entry.file.read(entry.size).decode(errors="replace").splitlines()
         matches = [_CHECKSUM.fullmatch(line) for line in lines]
-        expected = {found[2]: found[1] for found in matches if found is not None}
+        expected = {match[2]: match[1] for match in matches if match is not None}
         if None in matches or len(expected) != len(lines) or expected.keys() != checksums.keys():
             self._refuse(f"its {CHECKSUMS} names other files")
         for name, checksum in checksums.items():

@@ -134,7 +134,9 @@ class _Contents:
             path = file_path(folder, file)
             if path.is_file() and path.stat().st_size == size:
                 files.append((f"blobs/{file[:2]}/{file}", path, size))
-            elif not key.startswith(removed):  # else a removal was interrupted, and goes on later
+            elif not key.startswith(
+                removed
+            ):  # else its removal was interrupted, and continues later
                 missing += 1
         blob_bytes = sum(size for *_, size in files)
         facts = BackupFacts(
@@ -192,9 +194,7 @@ class _FolderWriter:
     folder: Path
 
     def add(self, name: str, source: BinaryIO, size: int) -> str:
-        path = self.folder / name
-        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        return write_file(path, source, size)
+        return write_file(self.folder / name, source, size)
 
     def finish(self) -> None:
         for folder, _, _ in os.walk(self.folder):
@@ -273,6 +273,7 @@ def read_archive(file: BinaryIO) -> Iterator[Any]:
 
 def write_file(path: Path, source: Any, size: int) -> str:
     """Write a new file of exactly this size, durably. Returns its checksum."""
+    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     hashed = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         left = size
@@ -319,7 +320,7 @@ def _new_draft(parent: Path) -> tuple[Path, int]:
 
 
 def _remove_old_drafts(parent: Path) -> None:
-    """Remove drafts of processes that have died: nobody holds their locks."""
+    """Remove drafts of processes that have died, whose locks are free."""
     for draft in parent.glob(f"{_DRAFT_PREFIX}*"):
         with contextlib.suppress(OSError):
             lock = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -358,7 +359,7 @@ def _publish_file(draft: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def disk_errors(place: Path) -> Iterator[None]:
+def disk_errors(target: Path) -> Iterator[None]:
     """Explains an error of the disk.
 
     Raises:
@@ -367,10 +368,12 @@ def disk_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        file = error.filename or place
+        file = error.filename or target
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(place.parent).free
-            message = f"disk full: {place.parent} has {free:,} bytes free; {place} was not created"
+            free = shutil.disk_usage(target.parent).free
+            message = (
+                f"disk full: {target.parent} has {free:,} bytes free; {target} was not created"
+            )
         else:
-            message = f"{file}: {error.strerror or error}; {place} was not created"
+            message = f"{file}: {error.strerror or error}; nothing was created"
         raise BackendUnavailable(message) from error
