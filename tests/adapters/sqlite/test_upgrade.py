@@ -37,8 +37,9 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def newer_version(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This version has one more migration."""
+def newer_version(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The store is there, and this version has one more migration."""
+    assert schema_of(store / FILE_NAME) == NEWEST
     newer = [*store_file.migrations(), LATER]
     with monkeypatch.context() as patch:
         patch.setattr(store_file, "migrations", lambda: newer)
@@ -112,13 +113,12 @@ def test_a_disk_without_room_for_the_copy_is_named_and_nothing_is_changed(
 @pytest.mark.usefixtures("newer_version")
 def test_only_the_last_copies_are_kept(store: Path) -> None:
     (store / "upgrades").mkdir()
-    for schema in (-2, -1, 0):
-        (store / "upgrades" / f"schema-{NEWEST + schema - 1}.db").touch()
-    older = NEWEST - 1
+    for schema in (NEWEST - 2, NEWEST - 1):
+        (store / "upgrades" / f"schema-{schema}.db").touch()
 
     store_file.prepare(store)
 
-    assert names_in(store / "upgrades") == {f"schema-{older}.db", COPY}
+    assert names_in(store / "upgrades") == {f"schema-{NEWEST - 1}.db", COPY}
 
 
 def test_a_downgrade_is_refused_and_names_the_copy(
