@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import subprocess
 import sys
 import tempfile
@@ -26,12 +27,12 @@ from longshore.audit.sqlite_reader import read_snapshot
 from longshore.core.inspection import BackupFacts
 from longshore.settings import Settings, load_settings
 from longshore.testing.fake_runner import FakeRunner, Script, succeeds
-from longshore.wiring.services import Intervals, back_up, open_services, restore
+from longshore.wiring.services import Intervals, Services, back_up, open_services, restore
 
 ROOT = Path(__file__).parents[1]
 _TENANT = "default"
 _LARGE = "x" * 100_000  # a file of its own
-_KEPT = timedelta(milliseconds=200)
+_RETENTION = timedelta(milliseconds=200)
 _INTERVALS = Intervals(sweep=timedelta(milliseconds=50))
 _CLIENTS = 8
 _PAUSE_S = 0.2
@@ -49,7 +50,7 @@ class Round:
 def settings_of(data_dir: Path) -> Settings:
     """The settings of a store whose jobs are removed soon."""
     settings = load_settings({"data_dir": str(data_dir)}, environ={}, cwd=data_dir.parent)
-    return replace(settings, retention=replace(settings.retention, jobs=_KEPT))
+    return replace(settings, retention=replace(settings.retention, jobs=_RETENTION))
 
 
 async def run_load(data_dir: Path) -> None:
@@ -62,14 +63,13 @@ async def run_load(data_dir: Path) -> None:
             await asyncio.gather(*(_submit_forever(services, n) for n in range(_CLIENTS)))
 
 
-async def _submit_forever(services: object, client: int) -> None:
+async def _submit_forever(services: Services, client: int) -> None:
     tasks = [
         {"taskId": "a", "name": "python", "input": {"function": "a:b", "args": [_LARGE]}},
         {"taskId": "b", "name": "python", "input": {"function": "a:b"}, "dependsOn": ["a"]},
     ]
     for number in count():
-        producer = services.producer  # type: ignore[attr-defined]
-        await producer.submit(_TENANT, f"{client}-{number}", {"tasks": tasks})
+        await services.producer.submit(_TENANT, f"{client}-{number}", {"tasks": tasks})
         await asyncio.sleep(_PAUSE_S)
 
 
@@ -119,8 +119,7 @@ def _select(data_dir: Path, sql: str) -> int:
     flags = apsw.SQLITE_OPEN_READONLY
     with contextlib.closing(apsw.Connection(str(data_dir / FILE_NAME), flags=flags)) as connection:
         connection.set_busy_timeout(10_000)
-        number: int = connection.execute(sql).fetchall()[0][0]
-        return number
+        return int(str(connection.execute(sql).fetchall()[0][0]))
 
 
 def main() -> int:
@@ -130,6 +129,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.load is not None:
         asyncio.run(run_load(options.load))
+    logging.disable(logging.WARNING)  # each restore ends leases
     failed = 0
     with tempfile.TemporaryDirectory(prefix="longshore-backups-") as folder:
         for number, result in enumerate(prove(Path(folder), rounds=options.count)):

@@ -274,8 +274,9 @@ class StoreCorrupt(BackendRejected):
     def __str__(self) -> str:
         return (
             f"{self.path} is damaged ({self.detail}); nothing was changed. "
-            f"Move the data folder aside and restore a backup with `longshore restore`, or recover "
-            f'what can be read with `sqlite3 {self.path} ".recover"`.'
+            f"Move the data folder aside and restore a backup with `longshore restore` "
+            f"(docs/howto/back-up-and-restore.md), or recover what can be read with "
+            f'`sqlite3 {self.path} ".recover"`.'
         )
 
 

@@ -1,4 +1,4 @@
-"""Backups: of one moment, whole or absent, and in nobody's way for long."""
+"""Backups are of one moment, complete or absent, and never block retention for long."""
 
 import errno
 import os

@@ -333,7 +333,7 @@ class SqliteEventLog:
 
         matches = await self._read(read)
         page = matches[:limit]
-        cursors = tuple(self._cursor(*numbered[:2]) for numbered in page)
+        cursors = tuple(self._cursor(position, number) for position, number, _ in page)
         return EventQueryResult(tuple(event for *_, event in page), cursors, len(matches) > limit)
 
     def _cursor(self, position: int, number: int) -> str:
