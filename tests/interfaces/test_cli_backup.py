@@ -1,4 +1,4 @@
-"""``longshore backup`` and ``longshore restore``: answers, exit codes, and what is left in place."""
+"""``longshore backup`` and ``longshore restore``: answers, exit codes, and what is left."""
 
 from collections.abc import Callable
 
