@@ -78,6 +78,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "audit": {"apsw", "msgspec"},
     "testing.contracts": {"hypothesis", "pytest"},
     "verification.crash": {"apsw"},
+    "verification.backups": {"apsw"},
     "verification.power": {"apsw"},
 }
 # Clocks, randomness and I/O: a decision that used them could differ from run to run.

@@ -17,7 +17,7 @@ _fault = partial(Fault, part=Part.BACKUPS)
 
 BACKUP_FAULTS = (
     _fault(
-        name="retention goes on during a backup",
+        name="retention continues during a backup",
         at=f"{_FILES}:removal",
         do=Replace("_is_overdue()", "True"),
         caught_by=f"{_BACKUP}::test_a_file_stays_until_the_backup_has_ended",
@@ -41,7 +41,7 @@ BACKUP_FAULTS = (
         caught_by=f"{_BACKUP}::test_what_is_committed_after_the_first_step_is_not_in_the_backup",
     ),
     _fault(
-        name="a restored store goes on in the epoch of the backup",
+        name="a restored store continues in the epoch of the backup",
         at=f"{_RESTORING}:_prepare_database",
         do=Drop("begin_epoch()"),
         caught_by=f"{_RESTORE}::test_fences_of_a_restored_store_were_never_issued_before",
@@ -78,7 +78,7 @@ BACKUP_FAULTS = (
         caught_by=f"{_UPGRADE}::test_a_file_that_another_process_has_open_is_not_migrated",
     ),
     _fault(
-        name="a process goes on with a file of another schema",
+        name="a process continues with a file of another schema",
         at="adapters.sqlite.writer:DatabaseWriter._check_schema",
         do=Condition("_schema", False),
         caught_by=f"{_UPGRADE}::test_a_process_whose_file_was_migrated_ends_and_writes_nothing",

@@ -20,7 +20,7 @@ RESTORE_BUGS = (
         ),
     ),
     Bug(
-        "a restored store goes on in the epoch of the backup",
+        "a restored store continues in the epoch of the backup",
         at=f"{_BACKUP}.restore",
         do=Replace("_epoch_at()", "0"),
     ),

@@ -1,6 +1,6 @@
 """Backups of the simulated store, and what becomes of a store that is restored from one.
 
-A backup copies the rows at one moment and the blobs some time later; meanwhile the run goes on, and
+A backup copies the rows at one moment and the blobs later; meanwhile the run continues, and
 retention must not remove blobs. After the run the backup is restored: workers of another machine
 finish what was open. The audit then finds what is missing, and no fence may have been issued by the
 store that was backed up.
