@@ -32,7 +32,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 pyth
 # Many tests wait for other processes, so three workers use two processors better.
 PYTEST_ARGS ?= -n 3 --dist worksteal --durations 25 --durations-min 5
 
-.PHONY: help demo test check fix cover bench bench-peers bench-scale docs mutants planted sim crash freeze power lock sbom
+.PHONY: help demo test check fix cover bench bench-peers bench-scale docs mutants planted sim crash freeze backup-proof power lock sbom
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,10 @@ crash: $(DEV) ## Kill real processes at each failpoint and check that nothing is
 freeze: ROUNDS ?= 50
 freeze: $(DEV) ## Stop each process of a worker in turn and check that no attempts overlap
 	$(BIN)/python -m verification.freeze --rounds $(ROUNDS)
+
+backup-proof: COUNT ?= 50
+backup-proof: $(DEV) ## Back up a busy store, restore each backup and audit it
+	$(BIN)/python -m verification.backups --count $(COUNT)
 
 power: $(DEV) ## Cut the power at any write and check that promised data is there
 	$(BIN)/python -m verification.power --cuts 5000

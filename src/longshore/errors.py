@@ -7,6 +7,7 @@
     ├── UsageError                 the caller broke a documented rule; never retried
     │   ├── StepNameTaken          two steps with one name run at once
     │   ├── NotAllowed             the API key does not allow it
+    │   ├── CursorLost             a restore has undone the events at this cursor
     │   ├── InvalidJob             a cycle, an unknown dependency, a duplicate id …
     │   └── InvalidInput           the arguments do not fit the task function
     ├── NotFound                   no such job, task, definition, key or blob
@@ -27,6 +28,7 @@
         ├── BackendRejected        a retry does not help: denied, malformed
         │   ├── StoreCorrupt       the file is damaged
         │   ├── StoreTooNew        the file was written by a newer Longshore
+        │   ├── StoreInUse         the file must be upgraded while no other process has it open
         │   └── NotDeployed        a queue that does not exist on AWS
         └── AlertFailed            an alert could not be delivered
 
@@ -81,6 +83,23 @@ class StepNameTaken(UsageError):
 
 class NotAllowed(UsageError):
     """The caller's API key does not allow it."""
+
+
+@dataclass(eq=False)
+class CursorLost(UsageError):
+    """A cursor names an event that a restore, or a power loss, has undone.
+
+    ``read_from`` is the cursor of the last event that is left; None: the beginning.
+    """
+
+    read_from: str | None = None
+
+    def __str__(self) -> str:
+        where = f"the cursor {self.read_from}" if self.read_from else "the beginning"
+        return (
+            "the events at this cursor do not exist any more: the store was restored from a backup,"
+            f" or lost its last events in a power loss; read again from {where}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +279,9 @@ class StoreCorrupt(BackendRejected):
     def __str__(self) -> str:
         return (
             f"{self.path} is damaged ({self.detail}); nothing was changed. "
-            f"Move the data folder aside and restore it from a backup, or recover what can be read "
-            f'with `sqlite3 {self.path} ".recover"`.'
+            f"Move the data folder aside and restore a backup with `longshore restore` "
+            f"(docs/howto/back-up-and-restore.md), or recover what can be read with "
+            f'`sqlite3 {self.path} ".recover"`.'
         )
 
 
@@ -272,11 +292,31 @@ class StoreTooNew(BackendRejected):
     path: str
     schema: int
     supported: int
+    copy: str | None = None  # from before the upgrade
 
     def __str__(self) -> str:
+        copy = f" A copy from before it was upgraded is {self.copy}." if self.copy else ""
         return (
             f"{self.path} has schema {self.schema}, and this version of Longshore supports up to "
             f"{self.supported}; nothing was changed. Upgrade Longshore, or use another data folder."
+            f"{copy}"
+        )
+
+
+@dataclass(eq=False)
+class StoreInUse(BackendRejected):
+    """The file must be upgraded, and other processes have it open."""
+
+    path: str
+    schema: int
+    supported: int
+    processes: Sequence[str]  # process ids, with the names of the programs
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} must be upgraded from schema {self.schema} to {self.supported}, and "
+            f"other processes have it open: {', '.join(self.processes)}; nothing was changed. "
+            f"Stop them, and run this command again."
         )
 
 

@@ -64,7 +64,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "adapters.aws.deploy": {"botocore", "pydantic", "yaml"},
     "adapters.shared": {"msgspec"},
     "adapters.alerts.delivery": {"httpx2"},
-    "adapters.sqlite": {"apsw", "msgspec"},
+    "adapters.sqlite": {"apsw", "backports", "compression", "msgspec"},
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
     "interfaces.client": {"httpx2"},
     "interfaces.document_files": {"yaml"},
@@ -78,6 +78,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "audit": {"apsw", "msgspec"},
     "testing.contracts": {"hypothesis", "pytest"},
     "verification.crash": {"apsw"},
+    "verification.backups": {"apsw"},
     "verification.power": {"apsw"},
 }
 # Clocks, randomness and I/O: a decision that used them could differ from run to run.

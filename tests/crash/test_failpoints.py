@@ -17,7 +17,13 @@ from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
 from longshore.ports.retention import Retention
 from longshore.ports.task_source import TaskSource
-from verification.crash.failpoint_ports import PACKAGE_FAILPOINTS, SLOT_FAILPOINTS, WRITE_CALLS
+from verification.crash.failpoint_ports import (
+    BACKUP_FAILPOINTS,
+    PACKAGE_FAILPOINTS,
+    RARE_FAILPOINTS,
+    SLOT_FAILPOINTS,
+    WRITE_CALLS,
+)
 from verification.crash.matrix import FAILPOINTS
 
 PACKAGE = Path(longshore.__file__).parent
@@ -95,7 +101,9 @@ def reached_in_package() -> Counter[str]:
 
 
 def test_each_failpoint_is_reached_in_one_function() -> None:
-    assert reached_in_package() == Counter((*PACKAGE_FAILPOINTS, *SLOT_FAILPOINTS))
+    assert reached_in_package() == Counter(
+        (*PACKAGE_FAILPOINTS, *SLOT_FAILPOINTS, *BACKUP_FAILPOINTS, *RARE_FAILPOINTS)
+    )
 
 
 def test_no_two_failpoints_have_the_same_name() -> None:

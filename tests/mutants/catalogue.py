@@ -3,6 +3,7 @@
 from tests.mutants.agent_faults import AGENT_FAULTS
 from tests.mutants.application_faults import APPLICATION_FAULTS
 from tests.mutants.artifact_faults import ARTIFACT_FAULTS
+from tests.mutants.backup_faults import BACKUP_FAULTS
 from tests.mutants.blob_faults import BLOB_FAULTS
 from tests.mutants.budget_faults import BUDGET_FAULTS
 from tests.mutants.bus_faults import BUS_FAULTS
@@ -54,6 +55,7 @@ FAULTS: tuple[Fault, ...] = (
     *CLOCK_FAULTS,
     *SWEEPER_FAULTS,
     *RETENTION_FAULTS,
+    *BACKUP_FAULTS,
     *DEAD_LETTER_FAULTS,
     *OPERATOR_COMMAND_FAULTS,
     *REVIEW_FAULTS,

@@ -57,7 +57,7 @@ EVENT_FAULTS = (
     _fault(
         name="a page of a query leaves one out",
         at="adapters.sqlite.events:SqliteEventLog.query",
-        do=Argument("encode_cursor()", 1, "matches[limit][0]"),
+        do=Argument("_cursor()", 0, "matches[limit][0]"),
         caught_by=f"{_SQLITE}::test_the_pages_of_a_query_give_each_event_once_and_end",
     ),
     _fault(

@@ -28,6 +28,7 @@ class Part(StrEnum):
     KEYS = "keys"
     SHARED_BUDGETS = "shared budgets"
     RETENTION = "retention"
+    BACKUPS = "backups"
     BUDGETS = "budgets"
     CLOCK = "clock"
     SWEEPER = "sweeper"

@@ -34,6 +34,7 @@ from verification.simulation.faults import Fault, FaultProfile
 from verification.simulation.functions import LambdaFunctions
 from verification.simulation.loop import VirtualLoop
 from verification.simulation.processes import Fleet, Machine, Process
+from verification.simulation.restores import SimulatedBackup
 from verification.simulation.simulation import TENANT, Simulation, TraceEntry, Violation
 from verification.simulation.stream_backend import StreamRetention
 from verification.simulation.workload import QUEUES, Action, ActionKind, draw_actions
@@ -45,6 +46,7 @@ _POLL_INTERVAL_S = 5.0
 # After the last fault: for calls that are slow, answers that are late, and processes to start.
 _FAULT_ECHO_S = 30.0
 _RETENTION_CHANCE = 0.25
+_BACKUP_CHANCE = 0.4  # of a store on one machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +171,8 @@ class _Run:
         self._fleet = Fleet(self._simulation, self._machines, workers=workers, watchers=watchers)
         self._functions = LambdaFunctions(self._simulation, self._fleet) if aws else None
         self._operator: Process | None = None
+        self._backup = SimulatedBackup(self._simulation)
+        self._is_restored = False  # the store of the run is a restored one, without a health check
         self._clients = Clients(
             self._simulation, lambda name: self._fleet.new_process(self._machines[-1], name)
         )
@@ -199,6 +203,7 @@ class _Run:
         await asyncio.wait(client_tasks, timeout=_SETTLE_TIMEOUT_S) if client_tasks else None
         settled = await self._wait_until_settled()
         await self._check(settled=settled, client_tasks=client_tasks)
+        await self._check_restore()
         report = await self._report(started_at, keep_trace=keep_trace)
         await self._cancel_all()
         return report
@@ -206,6 +211,9 @@ class _Run:
     def _schedule(self) -> None:
         """Schedule the faults with random times."""
         simulation, rng = self._simulation, self._simulation.random_for("schedule")
+        backup_rng = simulation.random_for("backups")
+        if simulation.backend.source is not None and backup_rng.random() < _BACKUP_CHANCE:
+            simulation.call_at(backup_rng.random() * self._length, self._backup.begin)
         timed_faults: dict[Fault, Callable[[Random], None]] = {
             Fault.CRASH: self._crash,
             Fault.DRAIN: lambda rng: self._stop(rng, at_once=False),
@@ -295,7 +303,10 @@ class _Run:
         if self._functions is not None and not self._functions.idle:
             return False
         failed = await ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
-        if self._simulation.alert_monitor.uninformed_channels(dead_letters=bool(failed.items)):
+        uninformed = self._simulation.alert_monitor.uninformed_channels(
+            dead_letters=bool(failed.items)
+        )
+        if uninformed and not self._is_restored:
             return False
         for state in (TaskState.PENDING, TaskState.PROCESSING):
             if (await ledger.list_tasks(TENANT, state=state, limit=1)).items:
@@ -341,6 +352,29 @@ class _Run:
         ):
             simulation.report_violation(0, "the health check", f"has not alerted {channel}")
         await oracle.check_run(simulation, self._clients.answers)
+
+    async def _check_restore(self) -> None:
+        """Restore the backup, if one was made, and check what becomes of it."""
+        simulation = self._simulation
+        if simulation.violations or (opened := await self._backup.restore()) is None:
+            return
+        restored, self._fleet, machine = opened
+        self._simulation, self._machines, self._operator = restored, [machine], None
+        self._is_restored = True
+        try:
+            settled = await self._wait_until_settled()
+            violations = audit(read_snapshot(restored.backend, settled=settled))
+            repeated = self._backup.repeated_fences(restored)
+        finally:
+            restored.ended = True
+            self._simulation = simulation
+        if not settled:
+            simulation.report_violation(1, "the restored store", "did not settle")
+        for violation in violations:
+            text = f"in the restored store: {violation.text}"
+            simulation.report_violation(violation.invariant, violation.subject, text)
+        for task_id in repeated:
+            simulation.report_violation(2, task_id, "a fence was issued before the restore, too")
 
     async def _report(self, started_at: float, *, keep_trace: bool) -> RunReport:
         simulation = self._simulation

@@ -55,6 +55,37 @@ class StoreFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackupFacts:
+    """What is in a backup; its manifest."""
+
+    created_at: datetime
+    version: str  # of Longshore
+    schema: int
+    epoch: int
+    jobs: int
+    tasks: int
+    blobs: int  # files beside the database
+    missing_blobs: int  # which the store should have and has not
+    size_bytes: int  # of all files in the backup, without the checksums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFacts:
+    """A restored store, and what has been changed in it."""
+
+    backup: BackupFacts
+    restored_at: datetime
+    folder: Path
+    epoch: int
+    leases_ended: int  # of workers of the store that was backed up
+    key_file: Path
+
+
+ReportBytes = Callable[[int, int], None]
+"""Takes how many bytes are done, and of how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloudAccount:
     """The account and region of an installation."""
 

@@ -713,9 +713,7 @@ class Application:
         """The events of a job, stored and new, until the job has ended."""
         feed = job_feed(self._backend, await self._job(job_id), tasks=tasks)
         start = feed.decode(cursor)
-        # A cursor that is not valid is refused here, before a stream begins.
-        await feed.fetch(limit=1, cursor=start)
-        return self._event_stream(feed, start, feed.encode)
+        return await self._event_stream(feed, start, feed.encode)
 
     @over_http(d.StreamItem, "GET", "{task_id}/events/stream")
     async def follow_task_events(
@@ -723,9 +721,16 @@ class Application:
     ) -> AsyncIterator[d.StreamItem]:
         """The events of a task after an id, stored and new, until the task has ended."""
         feed = task_feed(self._backend, await self._task(task_id))
-        return self._event_stream(feed, after, str)
+        return await self._event_stream(feed, after, str)
 
     async def _event_stream(
+        self, feed: EventFeed, cursor: str | None, encode: Callable[[str], str]
+    ) -> AsyncIterator[d.StreamItem]:
+        # A cursor that is not valid is refused here, before a stream begins.
+        await feed.read(limit=1, cursor=cursor)
+        return self._stream_items(feed, cursor, encode)
+
+    async def _stream_items(
         self, feed: EventFeed, cursor: str | None, encode: Callable[[str], str]
     ) -> AsyncIterator[d.StreamItem]:
         clock = self._backend.clock
@@ -739,7 +744,7 @@ class Application:
 
     async def _event_page(self, feed: EventFeed, cursor: str, limit: int) -> d.EventPage:
         start = feed.decode(cursor)
-        page = await feed.fetch(limit=limit, cursor=start)
+        page = await feed.read(limit=limit, cursor=start)
         end = feed.encode(page.cursors[-1] if page.cursors else start)
         return d.EventPage(
             events=[

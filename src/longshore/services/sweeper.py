@@ -174,6 +174,19 @@ class Sweeper:
                 with log_and_continue(logger, "worker.deregister_failed", worker_id=worker_id):
                     self.worker_registry.deregister(worker_id)
 
+    async def end_all_leases(self) -> int:
+        """End the leases of a store that was restored: none of their workers uses it.
+
+        What they held counts as begun. Returns how many leases were ended.
+        """
+        leases = [lease for _, lease in await list_all(self.backend.ledger.leased_tasks)]
+        ended = 0
+        for worker_id in sorted({lease.worker_id for lease in leases}):
+            for row in await self.source.end_worker(worker_id):
+                await self._record_ended_lease(row, worker_id, holder_gone=True)
+                ended += 1
+        return ended
+
     async def _unbegun_tasks(self, worker_id: str) -> set[tuple[str, int]]:
         """Returns the tasks, with their fences, that a dead worker had not begun.
 

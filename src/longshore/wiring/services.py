@@ -9,9 +9,10 @@ import random
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,9 +25,9 @@ from longshore.adapters.system import (
     read_key,
 )
 from longshore.core.api_keys import SECRET_BYTES, make_key
-from longshore.core.inspection import StoreFacts
+from longshore.core.inspection import BackupFacts, ReportBytes, RestoreFacts, StoreFacts
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
-from longshore.errors import BackendUnavailable
+from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host import forkserver_client
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.registry import FileWorkerRegistry, page_path
@@ -407,9 +408,9 @@ class Services:
         """Stores the definitions of the files of a folder."""
         return DefinitionSync(self.backend, self.settings.tenant, str(folder))
 
-    async def ensure_machine_key(self) -> Path:
+    async def ensure_machine_key(self, path: Path | None = None) -> Path:
         """The file with the key that this machine created for itself; it allows everything."""
-        path = machine_key_file(self.settings)
+        path = path or machine_key_file(self.settings)
         # Where the first versions stored it, and tasks can read it.
         earlier = self.settings.data_dir.absolute() / "api-key"
         text = ensure_key(
@@ -518,6 +519,65 @@ def prove_store_write(settings: Settings) -> str | None:
     from longshore.adapters.sqlite import inspection
 
     return inspection.prove_write(settings.data_dir.absolute())
+
+
+def check_has_data_folder(settings: Settings) -> None:
+    """Check that there is something that can be backed up or restored here.
+
+    Raises:
+        UsageError: this process belongs to an attempt, and no store is named, or the store is on
+            AWS.
+    """
+    check_store_is_named(settings)
+    if settings.backend != "sqlite":
+        raise UsageError(
+            f"the backend is {settings.backend}, and only data folders can be backed up and"
+            " restored with this command; on AWS, restore the tables to a point in time"
+        )
+
+
+def back_up(settings: Settings, target: Path, report: ReportBytes) -> BackupFacts:
+    """Back up the data folder while it is used; see ``adapters.sqlite.backups``."""
+    from longshore.adapters.sqlite.backups import backup
+
+    check_has_data_folder(settings)
+    return backup.make_backup(
+        settings.data_dir.absolute(),
+        target,
+        now=SystemClock().now(),
+        version=version("longshore"),
+        report=report,
+    )
+
+
+async def restore(settings: Settings, source: Path, report: ReportBytes) -> RestoreFacts:
+    """Restore a backup to the data folder; see ``adapters.sqlite.backups``.
+
+    The leases of the store that was backed up are ended, and the machine gets a new key.
+    """
+    from longshore.adapters.sqlite.backups.restore import moment_after, restored
+
+    folder, clock = settings.data_dir.absolute(), SystemClock()
+    check_has_data_folder(settings)
+    key_file = machine_key_file(settings)
+    opened = restored(source, folder, now=clock.now(), report=report)
+    with opened as (draft, backup, epoch):
+        # That of a folder which had this path before.
+        key_file.unlink(missing_ok=True)
+        in_draft = replace(settings, data_dir=draft)
+        async with open_services(in_draft) as services:
+            await services.ensure_machine_key(key_file)
+            leases_ended = await services.sweeper.end_all_leases()
+        while (left := moment_after(epoch) - clock.now()) > timedelta():
+            await clock.sleep(left)
+    return RestoreFacts(
+        backup=backup,
+        restored_at=clock.now(),
+        folder=folder,
+        epoch=epoch,
+        leases_ended=leases_ended,
+        key_file=key_file,
+    )
 
 
 def open_worker_registry(settings: Settings) -> WorkerRegistry:

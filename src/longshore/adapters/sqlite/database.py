@@ -26,6 +26,7 @@ import apsw
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.shared.waiters import Waiters
 from longshore.adapters.sqlite import store_file
+from longshore.adapters.sqlite.blob_files import create_lock
 from longshore.adapters.sqlite.errors import check_free_space, translate_error
 from longshore.adapters.sqlite.notifier import Notifier, Topic
 from longshore.adapters.sqlite.rows import Names, StoreReader
@@ -67,9 +68,11 @@ class Database:
         try:
             with self.write_lock:
                 self.epoch = store_file.prepare(folder)
+            self.epoch_ends = store_file.epoch_ends(self.path)
         except BaseException:
             self.write_lock.close()
             raise
+        create_lock(folder)
         self._file_id = _file_id(self.path)
         self.waiters = {topic: Waiters(clock, partial(self._before_wait, topic)) for topic in Topic}
         self._poll_interval = options.slow_poll
@@ -90,6 +93,7 @@ class Database:
             self.names,
             self._check_file,
             folder,
+            schema=store_file.migrations()[-1][0],
             group_limit=options.group_limit,
             wal_pages=options.wal_pages,
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from longshore.adapters.shared.failpoints import reach
-from longshore.adapters.sqlite.blobs import file_path
+from longshore.adapters.sqlite.blob_files import file_path, removal, remove_noted
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.events import positions_of_job
 from longshore.adapters.sqlite.rows import (
@@ -158,11 +158,15 @@ class SqliteRetention:
             _shrink(transaction)
             return [file for (file,) in rows if file is not None]
 
-        if ids:
-            # Nothing refers to the files any more, and their rows are needed to find them again.
-            await self._unlink(await self._database.scan_with(find_files))
-            reach("retention.files_removed")
-            await self._unlink(await self._database.write(work))
+        with removal(self._database.folder) as allowed:
+            if not allowed:
+                return 0  # a backup is under way
+            await asyncio.to_thread(remove_noted, self._database.folder)
+            if ids:
+                # Nothing refers to the files any more; their rows are needed to find them again.
+                await self._unlink(await self._database.scan_with(find_files))
+                reach("retention.files_removed")
+                await self._unlink(await self._database.write(work))
         return len(ids)
 
     async def _unlink(self, files: Iterable[str]) -> None:

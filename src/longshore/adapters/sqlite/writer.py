@@ -101,12 +101,14 @@ class DatabaseWriter:
         check_file: Callable[[], None],
         folder: Path,
         *,
+        schema: int,
         group_limit: int,
         wal_pages: int,
     ) -> None:
         self._connect = connect
         self._connection: apsw.Connection | None = connect()
         self._synchronous_full = True
+        self._schema = schema
         self._write_lock = write_lock
         self._notifier = notifier
         self._names = names
@@ -267,6 +269,7 @@ class DatabaseWriter:
                     self._synchronous_full = durable
                 before = connection.total_changes()
                 connection.execute("BEGIN IMMEDIATE")
+                self._check_schema(connection)
                 self._names.begin()
                 reach("write.group_begun")
                 if not all(self._run_item(connection, item) for item in group):
@@ -294,6 +297,19 @@ class DatabaseWriter:
             for item in group:
                 item.error = item.error or failure
             self._discard_connection()
+
+    def _check_schema(self, connection: apsw.Connection) -> None:
+        """End the process if a newer version has migrated the file, inside a transaction.
+
+        A version that does not know the schema would write rows that break its rules.
+        """
+        ((schema,),) = connection.execute("PRAGMA user_version")
+        if schema != self._schema:
+            logger.critical("sqlite.schema_changed", extra={"schema": schema})
+            end_process(
+                f"another version of Longshore has changed {self._folder} to schema {schema}, and"
+                f" this process knows schema {self._schema}; start it again with that version"
+            )
 
     def _run_item(self, connection: apsw.Connection, item: _Item, *, alone: bool = False) -> bool:
         """Run an item. Returns False if it failed after a write that was not undone.

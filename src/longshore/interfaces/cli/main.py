@@ -75,6 +75,8 @@ COMMANDS = {
     "aws undelivered discard": ("aws", "Delete undelivered events"),
     "settings": ("doctor", "Show every setting and its origin"),
     "doctor": ("doctor", "Check this installation and its data"),
+    "backup": ("backup", "Back up the data folder while it is used"),
+    "restore": ("backup", "Restore a backup to a new data folder"),
 }
 _GROUPS = {
     "dead": "Dead letters: tasks and messages that failed permanently.",

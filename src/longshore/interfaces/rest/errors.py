@@ -20,6 +20,7 @@ from longshore.errors import (
     BackendUnavailable,
     CommandRefused,
     Conflict,
+    CursorLost,
     InvalidJob,
     NotAllowed,
     NotFound,
@@ -66,6 +67,8 @@ def api_problem_of(error: Exception) -> ApiProblem | None:
             return ApiProblem(409, "conflict", f"{error}; read it again and decide again")
         case NotAllowed():
             return ApiProblem(403, "not-allowed", str(error))
+        case CursorLost():
+            return ApiProblem(400, "cursor-lost", str(error))
         case UsageError():
             return ApiProblem(400, "bad-request", str(error))
         case BackendUnavailable():

@@ -84,6 +84,7 @@ class MemoryStore:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self.epoch = 0  # grows with each restore
         self.tasks: dict[str, TaskRow] = {}
         self.jobs: dict[str, JobRow] = {}
         self.events: list[Event | None] = []  # None: its job was removed
@@ -216,13 +217,16 @@ class MemoryLedger:
     Listings sort all rows for each page, which is simple and correct.
     """
 
-    epoch = 0
     atomic = False
 
     def __init__(self, store: MemoryStore, *, atomic: bool, direct: bool = False) -> None:
         self._store = store
         self.atomic = atomic
         self._direct = direct  # a task is found by its place among the ready tasks
+
+    @property
+    def epoch(self) -> int:
+        return self._store.epoch
 
     async def get_task(self, task_id: str) -> TaskRow | None:
         return self._store.tasks.get(task_id)

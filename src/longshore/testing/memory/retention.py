@@ -23,6 +23,7 @@ class MemoryRetention:
         self._output = output
         self._blobs = blobs
         self._with_blobs: dict[str, None] = {}  # removed jobs whose blobs may be there
+        self.paused = False  # by a backup, which copies blobs after rows
 
     async def ended_jobs(
         self, *, ended_by: datetime, limit: int, tenant: str | None = None
@@ -63,6 +64,8 @@ class MemoryRetention:
         return [job.id for job in ended]
 
     async def remove_remains(self, *, now: datetime, limit: int) -> int:
+        if self.paused:
+            return 0
         expired = [job_id for job_id, until in self._store.removed.items() if until <= now]
         due = list(self._with_blobs | dict.fromkeys(expired))[:limit]
         for job_id in due:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 OK, WARN, FAIL = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL
 _MIN_FREE_BYTES = 1_000_000_000
 _MAX_FINDINGS = 1_000
+_RESTORE = "restore a backup: `longshore restore`, docs/howto/back-up-and-restore.md"
 _SHOWN_FINDINGS = 20
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 # A clock that shows an earlier time is wrong.
@@ -194,8 +195,7 @@ def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditS
     if facts.schema or facts.damage is None:
         yield _schema_check(facts)
     if facts.damage is not None:
-        detail = f"damaged: {facts.damage}; restore {facts.folder} from a backup"
-        yield Check("integrity", FAIL, detail)
+        yield Check("integrity", FAIL, f"damaged: {facts.damage}", remedy=_RESTORE)
         return
     yield Check("integrity", OK, f"quick check passed, {formats.size(facts.size_bytes)}")
     if facts.schema == facts.supported_schema:
@@ -311,7 +311,7 @@ INVARIANT_TEXTS = {
     2: ("one live lease per task", "it may have run twice at once: check its side effects"),
     3: ("a stale writer changes nothing", "do not trust this attempt's result: run it again"),
     4: ("terminal states are final", "see `longshore events` for what changed it"),
-    5: ("state and history agree", "restore a backup from before the damage"),
+    5: ("state and history agree", f"{_RESTORE} from before the damage"),
     6: ("dependencies run first", "it may have run without its parents' results: run it again"),
     7: ("a job ends once per round", "see `longshore job` for the state of its tasks"),
     8: ("output is complete", "part of its output is missing; its result is not"),
@@ -413,7 +413,7 @@ def audit_folder(folder: Path, elapsed: Callable[[], timedelta]) -> AuditSummary
                 summary.add(chunk.snapshot)
                 advance(chunk.jobs)
     except sqlite_reader.UnreadableStore as error:
-        summary.unreadable = f"{error}; restore the folder from a backup"
+        summary.unreadable = f"{error}; {_RESTORE}"
     summary.duration = elapsed() - started
     return summary
 
