@@ -362,8 +362,10 @@ class _Run:
         self._simulation, self._machines, self._operator = restored, [machine], None
         self._is_restored = True
         try:
+            # Before retention removes what is incomplete, and afterwards.
+            violations = audit(read_snapshot(restored.backend, settled=False))
             settled = await self._wait_until_settled()
-            violations = audit(read_snapshot(restored.backend, settled=settled))
+            violations += audit(read_snapshot(restored.backend, settled=settled))
             repeated = self._backup.repeated_fences(restored)
         finally:
             restored.ended = True
