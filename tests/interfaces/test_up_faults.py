@@ -137,7 +137,7 @@ def test_idle_connections_that_use_up_the_descriptors(cli: Cli) -> None:
                     opened[-1].sendall(b"GET /live HTTP/1.1\r\n")
             if submitted < JOBS:
                 submitted += server.submit(BATCH)
-            # A connection may be refused; whoever is answered is told that it is ready.
+            # A connection may be refused; an answer must be that it is ready.
             assert server.ready()[0] in (0, 200)
         for connection in opened:
             connection.close()

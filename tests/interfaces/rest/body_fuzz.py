@@ -98,8 +98,8 @@ class Cost(NamedTuple):
     above_idle_bytes: int
 
     def __str__(self) -> str:
-        held, above = 1000 * self.held_s, self.above_idle_bytes / MEGABYTE
-        return f"loop held for {held:.0f} ms, {above:+.0f} MB"
+        milliseconds, above = 1000 * self.held_s, self.above_idle_bytes / MEGABYTE
+        return f"loop held for {milliseconds:.0f} ms, {above:+.0f} MB"
 
 
 class MeteredServer:
@@ -236,8 +236,8 @@ def _wide_jobs() -> Iterator[tuple[str, str, Any]]:
     yield "problems", "/v1/jobs", {"tasks": [wrong] * 40_000}
     same = {"taskId": "a", "name": "command", "dependsOn": ["b"]}
     yield "equal ids", "/v1/jobs", {"tasks": [same] * 9_000}
-    ring = [{**a_task(f"t{i}"), "dependsOn": [f"t{(i + 1) % 9_000}"]} for i in range(9_000)]
-    yield "a long cycle", "/v1/jobs", {"tasks": ring}
+    cyclic = [{**a_task(f"t{i}"), "dependsOn": [f"t{(i + 1) % 9_000}"]} for i in range(9_000)]
+    yield "a long cycle", "/v1/jobs", {"tasks": cyclic}
     yield "1,000 jobs", "/v1/jobs/batch", {"jobs": [{"job": {"tasks": [a_task("a")]}}] * 1_000}
     long = {"tasks": [a_task("a")], "name": "n" * 9_000}
     yield "1,000 wrong jobs", "/v1/jobs/batch", {"jobs": [{"job": long}] * 1_000}

@@ -58,8 +58,8 @@ async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -
     spec = row.spec
     definition = await read_definition(context, row)
     results = await _dependency_results(context, row)
-    known = (spec.input, row.previous_result, *results.values())
-    size = sum(document.size for document in known if document is not None)
+    loaded = (spec.input, row.previous_result, *results.values())
+    size = sum(document.size for document in loaded if document is not None)
     return AttemptSpec(
         task_id=spec.id,
         job_id=spec.job_id,
