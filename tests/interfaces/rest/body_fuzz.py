@@ -129,6 +129,8 @@ class MeteredServer:
             self._process.wait(TIMEOUT_S)
         finally:
             self._process.kill()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
     def _read(self) -> Any:
         assert self._process.stdout is not None
@@ -194,6 +196,9 @@ SHAPES: dict[str, Callable[[int], bytes]] = {
     "a long string of newlines": lambda size: b'"' + b"\\n" * (size // 2) + b'"',
     "a long string of accents": lambda size: b'"' + "é".encode() * (size // 2) + b'"',
     "a long string with one emoji": lambda size: b'"' + b"x" * size + "🙂".encode() + b'"',
+    "a long string with an escaped emoji": lambda size: (
+        b'"%b\\ud83d\\ude42"' % (b"x" * (size - 10))
+    ),
     "lone surrogates": lambda size: b'"' + b"\\ud800" * (size // 6) + b'"',
     "a string, not closed": lambda size: b'"' + b"x" * size,
     "strings without commas": lambda size: fill(size, b'""'),

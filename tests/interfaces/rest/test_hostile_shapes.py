@@ -25,6 +25,8 @@ EXPENSIVE = (
     "many duplicate fields",
     "deep lists",
     "a long string of accents",
+    "a long string with one emoji",
+    "a long string with an escaped emoji",
     "many huge numbers",
     "not UTF-8 at its end",
 )

@@ -72,6 +72,21 @@ async def test_a_body_with_too_many_values_is_refused(
 
 
 @async_test
+@pytest.mark.parametrize("character", ["\N{WINKING FACE}".encode(), rb"\ud83d\ude09"])
+async def test_a_body_that_is_not_ascii_has_half_as_many_characters(
+    character: bytes, tmp_path: Path
+) -> None:
+    async with run_server(tmp_path, body_bytes=64 * KIB) as server:
+        for size, status in ((20 * KIB, 422), (40 * KIB, 413)):
+            plain = await server.post("/v1/jobs", b'{"x": "%b"}' % (b"x" * size))
+            answer = await server.post("/v1/jobs", b'{"x": "%b%b"}' % (b"x" * size, character))
+
+            assert plain.status_code == 422
+            assert answer.status_code == status
+            assert status != 413 or "32,768 characters, not all ASCII" in answer.json()["detail"]
+
+
+@async_test
 async def test_a_long_body_is_parsed_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

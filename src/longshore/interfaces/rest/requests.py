@@ -39,24 +39,26 @@ MAX_BODY_VALUES = 20_000
 
 _JSON = "application/json"
 _PARSED_ON_LOOP_BYTES = 256 * 1024
+# In memory, one character beyond ASCII makes all characters of a text larger: up to 4 bytes each.
+_CHARACTER_BYTES = 2
 # The bodies that are read and used at a time: so many times the largest body.
 _BODIES_AT_ONCE = 2
 
 
 async def _read_document(request: Request) -> AsyncIterator[Any]:
     async with _read_body(request) as data:
-        yield await _parse(data, MAX_BODY_VALUES)
+        yield await _parse(request, data, MAX_BODY_VALUES)
 
 
 async def _read_jobs(request: Request) -> AsyncIterator[Any]:
     async with _read_body(request) as data:
         request.state.is_long = len(data) > _PARSED_ON_LOOP_BYTES
-        yield await _parse(data, MAX_JOB_VALUES)
+        yield await _parse(request, data, MAX_JOB_VALUES)
 
 
 async def _read_optional_document(request: Request) -> AsyncIterator[Any]:
     async with _read_body(request) as data:
-        yield await _parse(data or bytearray(b"{}"), MAX_BODY_VALUES)
+        yield await _parse(request, data or bytearray(b"{}"), MAX_BODY_VALUES)
 
 
 async def submit_off_loop(
@@ -140,20 +142,26 @@ def parse_model(model: type[ModelT], document: Any) -> ModelT:
         raise RequestValidationError(error.errors()) from None
 
 
-async def _parse(data: bytearray, max_values: int) -> Any:
+async def _parse(request: Request, data: bytearray, max_values: int) -> Any:
     """The document in a body, which is emptied: it may be large."""
+    max_characters = request.app.state.body_bytes // _CHARACTER_BYTES
     if len(data) <= _PARSED_ON_LOOP_BYTES:
-        return _parse_now(data, max_values)
-    return await asyncio.to_thread(_parse_now, data, max_values)
+        return _parse_now(data, max_values, max_characters)
+    return await asyncio.to_thread(_parse_now, data, max_values, max_characters)
 
 
-def _parse_now(data: bytearray, max_values: int) -> Any:
+def _parse_now(data: bytearray, max_values: int, max_characters: int) -> Any:
     if has_more_values(data, max_values):
         detail = f"the body has more than {max_values:,} values; divide it"
         raise ApiProblem(413, "too-large", detail)
     try:
         text = data.decode()
         data.clear()
+        if len(text) > max_characters and not (text.isascii() and r"\u" not in text):
+            detail = (
+                f"the body has more than {max_characters:,} characters, not all ASCII; divide it"
+            )
+            raise ApiProblem(413, "too-large", detail)
         return parse_json(text)
     except (UnicodeDecodeError, UnreadableDocument) as error:
         detail = f"the body is not a JSON document: {error}"
