@@ -206,6 +206,10 @@ class TaskEnvironment:
         self._raw: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # noqa: TID251
         self._raw_base = dict(self._raw)
 
+    def end_slot(self) -> None:
+        """Remove the variable that only children of slots have."""
+        del os.environ[SLOT_VARIABLE]  # noqa: TID251
+
     def apply(
         self, attempt_variables: Mapping[bytes, bytes], variables: Mapping[str, str] | None
     ) -> None:

@@ -27,7 +27,6 @@ from longshore.execution.forkserver.child import TaskEnvironment, exit_process, 
 from longshore.execution.linux import become_subreaper, has_children, set_process_name
 from longshore.execution.protocol import (
     ATTEMPT_VARIABLE,
-    SLOT_VARIABLE,
     TASK_VARIABLE,
     TRACE_VARIABLE,
     ChildMessage,
@@ -302,6 +301,7 @@ class SlotChild:
         self._begin(0)
         self._serve_one()
         self._environment.apply({}, None)
+        self._environment.end_slot()
         self.replies.close()
         self._page.close()
 
@@ -323,7 +323,6 @@ def warm_up_slots(times: int) -> None:
         page.deadline_ns = 2**63 - 1
         files = SlotFiles(far.detach(), near.detach(), null_fd, _OUTPUT, _ERRORS)
         SlotChild(settings, files, page, close_fds=(os.dup(null_fd),)).warm_up(task)
-    os.environ.pop(SLOT_VARIABLE)  # noqa: TID251 - only children of slots have it
     os.close(null_fd)
 
 

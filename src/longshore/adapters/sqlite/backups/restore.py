@@ -110,14 +110,14 @@ def check_folder(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _BackupEntry:
     name: str
     size: int
     file: Any  # has ``read``
 
 
 @contextlib.contextmanager
-def _entries(source: Path) -> Iterator[Iterator[_Entry]]:
+def _entries(source: Path) -> Iterator[Iterator[_BackupEntry]]:
     """The files of a backup, in the order in which they were written."""
     if source.is_dir():
         yield _folder_entries(source)
@@ -133,7 +133,7 @@ def _entries(source: Path) -> Iterator[Iterator[_Entry]]:
         raise BadBackup(f"{source} is no whole backup: {error}") from error
 
 
-def _folder_entries(source: Path) -> Iterator[_Entry]:
+def _folder_entries(source: Path) -> Iterator[_BackupEntry]:
     paths = sorted(path for path in source.rglob("*") if path.is_symlink() or not path.is_dir())
     names = {path.relative_to(source).as_posix(): path for path in paths}
     first = [name for name in (MANIFEST,) if name in names]
@@ -143,7 +143,7 @@ def _folder_entries(source: Path) -> Iterator[_Entry]:
         if path.is_symlink() or not path.is_file():
             raise BadBackup(f"{source} has an entry that no backup has: {name!r} is no file")
         with path.open("rb") as file:
-            yield _Entry(name, path.stat().st_size, file)
+            yield _BackupEntry(name, path.stat().st_size, file)
 
 
 class _PlainEntry(tarfile.TarInfo):
@@ -158,11 +158,11 @@ class _PlainEntry(tarfile.TarInfo):
         return entry
 
 
-def _archive_entries(source: Path, stream: Any) -> Iterator[_Entry]:
+def _archive_entries(source: Path, stream: Any) -> Iterator[_BackupEntry]:
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=_PlainEntry) as archive:
         try:
             for entry in archive:
-                yield _Entry(entry.name, entry.size, archive.extractfile(entry))
+                yield _BackupEntry(entry.name, entry.size, archive.extractfile(entry))
         except ValueError as error:
             raise BadBackup(f"{source} is no whole backup: {error}") from error
 
@@ -175,7 +175,7 @@ class _Reader:
     folder: Path
     now: datetime
 
-    def read(self, entries: Iterator[_Entry], report: ReportBytes) -> BackupFacts:
+    def read(self, entries: Iterator[_BackupEntry], report: ReportBytes) -> BackupFacts:
         """Copy all files. Returns the manifest."""
         first = next(entries, None)
         if first is None or first.name != MANIFEST:
@@ -208,7 +208,7 @@ class _Reader:
     def _is_known(name: str) -> bool:
         return name == FILE_NAME or _BLOB_NAME.fullmatch(name) is not None
 
-    def _read_manifest(self, entry: _Entry) -> tuple[BackupFacts, str]:
+    def _read_manifest(self, entry: _BackupEntry) -> tuple[BackupFacts, str]:
         if entry.size > _MAX_MANIFEST_BYTES:
             raise BadBackup(f"{self.source} is no backup: its {MANIFEST} is too large")
         text = entry.file.read(entry.size)
@@ -232,7 +232,7 @@ class _Reader:
             raise _wrong_clock(self.source, facts.created_at, self.now)
         return facts, checksum
 
-    def _check(self, checksums: dict[str, str], entry: _Entry, facts: BackupFacts) -> None:
+    def _check(self, checksums: dict[str, str], entry: _BackupEntry, facts: BackupFacts) -> None:
         if entry.size > (facts.blobs + 2) * _MAX_LINE_BYTES:
             self._refuse(f"its {CHECKSUMS} is too large")
         lines = entry.file.read(entry.size).decode(errors="replace").splitlines()
