@@ -49,7 +49,8 @@ class Round:
 
 def settings_of(data_dir: Path) -> Settings:
     """The settings of a store whose jobs are removed soon."""
-    settings = load_settings({"data_dir": str(data_dir)}, environ={}, cwd=data_dir.parent)
+    own = {"data_dir": str(data_dir), "keys_dir": str(data_dir.parent / "keys")}
+    settings = load_settings(own, environ={}, cwd=data_dir.parent)
     return replace(settings, retention=replace(settings.retention, jobs=_RETENTION))
 
 

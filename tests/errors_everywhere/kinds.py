@@ -40,6 +40,7 @@ _FACTORIES: dict[str, Callable[[], Exception]] = {
     "AlreadyExists": lambda: errors.AlreadyExists("an event", "a place"),
     "NotFound": lambda: errors.NotFound("blob", "a key"),
     "UsageError": lambda: errors.UsageError("this can never be"),
+    "CursorLost": errors.CursorLost,
     "AlertFailed": lambda: errors.AlertFailed("people", "they do not listen"),
     "BackendUnavailable": lambda: errors.BackendUnavailable("out of reach"),
     "OutcomeUnknown": lambda: errors.OutcomeUnknown("no answer came"),

@@ -129,5 +129,7 @@ async def _collect(items: AsyncIterator[Any]) -> list[Any]:
 
 def _application(harness: ErrorHarness) -> Application:
     used: Any = {name: getattr(harness.faulty, name) for name in _USED}
-    services = SimpleNamespace(**used, readiness=Readiness(used["backend"]), environment="test")
+    services = SimpleNamespace(
+        **used, readiness=Readiness(used["backend"]), environment="test", task_secrets=None
+    )
     return Application(services, Caller(tenant=TENANT, name="ann"))

@@ -10,6 +10,7 @@ import pytest
 from longshore.errors import BackendUnavailable, JobRemoved, NotFound, UsageError
 from longshore.services import retention
 from longshore.services.retention import JobRetention
+from longshore.testing.contracts.retention import OTHER_EVENTS_AGE
 from longshore.testing.contracts.samples import append_event
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (
@@ -163,11 +164,11 @@ async def test_the_sweeper_removes_old_events_that_belong_to_no_job(
         for _ in range(2):
             await append_event(backend, tenant=TENANT, now=harness.clock.now())
         job_retention = replace(
-            retention_of(harness), keep_for=timedelta(0), keep_other_events_for=RETENTION
+            retention_of(harness), keep_for=timedelta(0), keep_other_events_for=OTHER_EVENTS_AGE
         )
         sweeper = harness.build_sweeper(retention=job_retention)
 
-        harness.clock.advance(RETENTION - SECOND)
+        harness.clock.advance(OTHER_EVENTS_AGE - SECOND)
         await sweeper.sweep()
         early = await backend.events.history(TENANT, "QUEUE#default")
         harness.clock.advance(2 * SECOND)

@@ -622,7 +622,8 @@ async def test_a_task_that_takes_too_long_times_out(name: str, *, deaf: bool) ->
 async def test_a_short_timeout_is_noticed_while_a_task_with_a_long_one_runs() -> None:
     async with slot_worker() as worker:
         harness = worker.harness
-        definition = Definition(name="hasty", runner=RunnerKind.PYTHON, timeout=SECOND)
+        fields = {"timeout": SECOND, "overridable": ("function",)}
+        definition = Definition(name="hasty", runner=RunnerKind.PYTHON, **fields)
         await harness.backend.definitions.put(TENANT, definition)
         worker.behaviours |= {"a": HANGS, "b": HANGS}
         await harness.submit(call("a", name="forked"), call("b", name="hasty", delay=10))

@@ -56,6 +56,7 @@ _RETRIED_COMMAND = Definition(
     description="A command that is retried after any nonzero exit code.",
     retryable_exit_codes=tuple(range(1, 256)),
     retry_on_timeout=True,
+    overridable=("argv", "cwd"),
 )
 _NO_LIMIT = timedelta(days=30)
 _MAX_NAME_CHARACTERS = 60
