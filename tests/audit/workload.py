@@ -285,7 +285,7 @@ async def run_settled_jobs(harness: ServiceHarness) -> None:
     (other,) = (await harness.backend.ledger.list_tasks(OTHER_TENANT)).items
     await harness.complete(other.id)
     await harness.dispatch()
-    for _ in range(2):
+    for _ in range(3):
         await harness.backend.events.append(
             tenant=TENANT,
             app=APP,

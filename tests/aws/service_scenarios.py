@@ -185,6 +185,7 @@ async def _check_api_keys(harness: AwsFaultHarness, backend: Backend, name: str)
     await harness.retry(add)
     assert await harness.retry(lambda: backend.keys.find(name)) == record
     assert record in await harness.retry(lambda: backend.keys.list(TENANT))
+    assert TENANT in await harness.retry(backend.keys.tenants)
     now = harness.services.clock.now()
     await harness.retry(lambda: backend.keys.revoke(TENANT, record.id, now=now))
     result = await harness.retry(lambda: backend.keys.find(name))

@@ -7,6 +7,7 @@ import httpx2
 
 from longshore.core.api_keys import ApiScope, WorkLimits
 from longshore.interfaces.rest.app import create_app
+from longshore.settings.model import ApiSettings
 from tests.interfaces.rest.server import a_task, async_test, run_server
 from tests.interfaces.test_application import TENANT, URL, full_store, job_id
 
@@ -50,9 +51,8 @@ async def test_no_route_starts_what_a_limited_key_may_not_start() -> None:
     _, key = await store.services.api_keys.create(
         TENANT, name="ci", scopes=scopes, by="setup", limits=limits
     )
-    transport = httpx2.ASGITransport(
-        app=create_app(store.services, hosts=("*",), body_bytes=1_000_000)
-    )
+    app = create_app(store.services, ApiSettings(hosts=("*",)))
+    transport = httpx2.ASGITransport(app=app)
     ids = {"job_id": job_id("failed"), "task_id": "x", "name": "report"}
     async with httpx2.AsyncClient(
         transport=transport, base_url=URL, headers={"x-api-key": key}
