@@ -84,11 +84,12 @@ async def test_attempts_of_different_tenants_have_different_copies_of_repositori
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
     definition = {"runner": RunnerKind.AGENT}
+    specs = [
+        a_script("", definition=definition, tenant=tenant) for tenant in ("acme", "acme", "globex")
+    ]
     folders = {
-        runner._encode(a_script("", definition=definition, tenant=tenant), tmp_path)["agent"][
-            "repositories"
-        ]
-        for tenant in ("acme", "acme", "globex")
+        runner._encode(spec, tmp_path, secrets={}, user=None)["agent"]["repositories"]
+        for spec in specs
     }
 
     assert len(folders) == 2
@@ -122,7 +123,7 @@ async def test_a_child_finds_nothing_that_a_loaded_module_has_set_up(tmp_path: P
     assert match["PATH"] == "PATH=/usr/bin:/bin"
     for names in (set(match), set(ending.result["environment"])):
         others = {name for name in names if not name.startswith("LONGSHORE_ATTEMPT")}
-        assert others == {"PATH", "PWD"}
+        assert others == {"PATH", "PWD", "TRACEPARENT"}
     assert output_text(of_a_function) == ""
     assert ended_by == "SIGTERM"
 

@@ -72,6 +72,12 @@ BACKUP_FAULTS = (
         caught_by=f"{_RESTORE}::test_a_hostile_archive_is_refused_and_writes_nothing_outside",
     ),
     _fault(
+        name="a restored store has the key of an earlier folder",
+        at="wiring.services:restore",
+        do=Drop("unlink()"),
+        caught_by=f"{_RESTORE}::test_the_machine_gets_a_key_of_its_own",
+    ),
+    _fault(
         name="a file is migrated while others have it open",
         at=f"{_STORE}:migrate",
         do=Replace("live_processes()", "()"),

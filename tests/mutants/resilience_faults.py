@@ -139,8 +139,9 @@ RESILIENCE_FAULTS = (
         do=Condition("PROBE_INTERVAL", True),
         caught_by="unit/services/test_readiness.py::test_probes_share_one_write_every_five_seconds",
     ),
-    _fault(
+    Fault(
         name="a full disk is ready while a page fits",
+        part=Part.LEDGER,
         at="adapters.sqlite.database:Database._rewrite",
         do=Drop("check_free_space()"),
         caught_by="adapters/sqlite/test_writer.py::"

@@ -59,7 +59,8 @@ def back_up(folder: Path, target: Path, *, now: datetime | None = None) -> Backu
 
 
 def settings_of(folder: Path) -> Settings:
-    return load_settings({"data_dir": str(folder)}, environ={}, cwd=folder.parent)
+    own = {"data_dir": str(folder), "keys_dir": str(folder.parent / "keys")}
+    return load_settings(own, environ={}, cwd=folder.parent)
 
 
 def restore_to(folder: Path, source: Path) -> RestoreFacts:

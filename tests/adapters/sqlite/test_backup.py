@@ -76,7 +76,7 @@ def test_backups_of_a_busy_store_are_whole(tmp_path: Path) -> None:
 
 
 def test_a_backup_has_the_rows_and_the_files_and_nothing_else(store: Path, target: Path) -> None:
-    (store / "api-key").write_text("secret")
+    (store / "api-key").write_text("secret")  # where the first versions stored it
     (store / "blobs" / "ab").mkdir()
     (store / "blobs" / "ab" / ("ab" + "0" * 30)).write_text("a file without a row")
 
@@ -85,8 +85,9 @@ def test_a_backup_has_the_rows_and_the_files_and_nothing_else(store: Path, targe
     assert (facts.jobs, facts.tasks, facts.blobs, facts.missing_blobs) == (1, 1, 1, 0)
     assert names_in(target.parent) == {target.name}
     restored = target.parent / "restored"
-    restore_to(restored, target)
-    assert (restored / "api-key").read_text() != "secret"
+    key_file = restore_to(restored, target).key_file
+    assert not (restored / "api-key").exists()
+    assert key_file.read_text() != "secret"
     assert [path.read_bytes() for path in restored.glob("blobs/*/*")] == [LARGE]
     assert audit(read_snapshot(restored, taken_at_us=0)) == []
 

@@ -17,7 +17,7 @@ from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.backups.restore import BadBackup
 from longshore.adapters.sqlite.store_file import FILE_NAME
-from longshore.adapters.system import SystemClock
+from longshore.adapters.system import SystemClock, key_file
 from longshore.audit.audit import audit
 from longshore.audit.sqlite_reader import read_snapshot
 from longshore.core.api_keys import hash_key
@@ -139,11 +139,16 @@ def test_the_machine_gets_a_key_of_its_own(backup: Path, tmp_path: Path) -> None
 
     keys = []
     for name in ("one", "two"):
+        own_file = key_file(tmp_path / "keys", tmp_path / name)
+        own_file.parent.mkdir(exist_ok=True)
+        own_file.write_text("that of a folder which had this path before")
+        own_file.chmod(0o600)
         facts = restore_to(tmp_path / name, backup)
-        assert facts.key_file.stat().st_mode & 0o077 == 0
-        keys.append(facts.key_file.read_text().strip())
+        assert facts.key_file == own_file
+        assert own_file.stat().st_mode & 0o077 == 0
+        keys.append(own_file.read_text().strip())
 
-    assert keys[0] != keys[1]
+    assert len({*keys, "that of a folder which had this path before"}) == 3
     assert asyncio.run(is_known(tmp_path / "one", keys[0]))
     assert not asyncio.run(is_known(tmp_path / "one", keys[1]))
 
@@ -193,7 +198,8 @@ def test_a_restore_that_is_killed_leaves_no_data_folder(
 
     assert not folder.exists()
     restore_to(folder, backup)
-    assert names_in(tmp_path) == {"restored"}  # the draft is gone too
+    assert names_in(tmp_path) == {"restored", "keys"}  # the draft is gone too
+    assert len(names_in(tmp_path / "keys")) == 1
 
 
 # What is refused ---------------------------------------------------------------------------------
