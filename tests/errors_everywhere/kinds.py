@@ -33,7 +33,7 @@ _STORES = frozenset(
 _LISTED_RAISES = re.compile(r"^\s*(?P<name>[A-Z]\w+): ", re.MULTILINE)
 _INLINE_RAISES = re.compile(r"Raises (?P<name>[A-Z]\w+) ")
 # Errors of a caller that breaks the contract, which the services do not.
-_MISUSE = frozenset({("ledger.commit", "UsageError")})
+_MISUSE = frozenset({("ledger.commit", "UsageError"), ("events.query", "CursorLost")})
 _FACTORIES: dict[str, Callable[[], Exception]] = {
     "VersionConflict": lambda: errors.VersionConflict("a row", 1),
     "ReceiptExpired": lambda: errors.ReceiptExpired("a receipt"),

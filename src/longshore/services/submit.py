@@ -318,7 +318,7 @@ class Producer:
         self,
         tenant: str,
         references: Iterable[tuple[int, str, Any]],
-        definitions: dict[str, Definition],
+        named: dict[str, Definition],
         limits: WorkLimits,
         own: Mapping[str, Definition] = _NONE,
         problems: Sequence[Problem] = (),
@@ -327,7 +327,7 @@ class Producer:
 
         Args:
             references: The positions of the tasks, the names and the inputs.
-            definitions: Those that were read before.
+            named: Those that were read before; more are added.
             own: Definitions that come with the document.
             problems: What else is wrong with the document.
 
@@ -337,12 +337,12 @@ class Producer:
         """
         invalid: list[Problem] = []
         for index, name, task_input in references:
-            definition = definitions.get(name)
+            definition = named.get(name)
             if definition is None:
                 stored = await self.backend.definitions.get(tenant, name)
                 definition = stored or BUILTIN_DEFINITIONS.get(name)
                 if definition is not None:
-                    definitions[name] = definition
+                    named[name] = definition
             definition = own.get(name, definition)
             if definition is None:
                 invalid.append(unknown_definition(index, name))
