@@ -73,7 +73,7 @@ async def test_a_body_with_too_many_values_is_refused(
 
 @async_test
 @pytest.mark.parametrize("character", ["\N{WINKING FACE}".encode(), rb"\ud83d\ude09"])
-async def test_a_body_that_is_not_ascii_has_half_as_many_characters(
+async def test_a_body_that_is_not_ascii_has_half_as_many_bytes(
     character: bytes, tmp_path: Path
 ) -> None:
     async with run_server(tmp_path, body_bytes=64 * KIB) as server:
@@ -83,7 +83,7 @@ async def test_a_body_that_is_not_ascii_has_half_as_many_characters(
 
             assert plain.status_code == 422
             assert answer.status_code == status
-            assert status != 413 or "32,768 characters, not all ASCII" in answer.json()["detail"]
+            assert status != 413 or "32,768 bytes and is not all ASCII" in answer.json()["detail"]
 
 
 @async_test

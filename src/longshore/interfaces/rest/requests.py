@@ -144,24 +144,22 @@ def parse_model(model: type[ModelT], document: Any) -> ModelT:
 
 async def _parse(request: Request, data: bytearray, max_values: int) -> Any:
     """The document in a body, which is emptied: it may be large."""
-    max_characters = request.app.state.body_bytes // _CHARACTER_BYTES
+    max_bytes = request.app.state.body_bytes // _CHARACTER_BYTES
     if len(data) <= _PARSED_ON_LOOP_BYTES:
-        return _parse_now(data, max_values, max_characters)
-    return await asyncio.to_thread(_parse_now, data, max_values, max_characters)
+        return _parse_now(data, max_values, max_bytes)
+    return await asyncio.to_thread(_parse_now, data, max_values, max_bytes)
 
 
-def _parse_now(data: bytearray, max_values: int, max_characters: int) -> Any:
+def _parse_now(data: bytearray, max_values: int, max_bytes: int) -> Any:
     if has_more_values(data, max_values):
         detail = f"the body has more than {max_values:,} values; divide it"
+        raise ApiProblem(413, "too-large", detail)
+    if len(data) > max_bytes and not (data.isascii() and rb"\u" not in data):
+        detail = f"the body has more than {max_bytes:,} bytes and is not all ASCII; divide it"
         raise ApiProblem(413, "too-large", detail)
     try:
         text = data.decode()
         data.clear()
-        if len(text) > max_characters and not (text.isascii() and r"\u" not in text):
-            detail = (
-                f"the body has more than {max_characters:,} characters, not all ASCII; divide it"
-            )
-            raise ApiProblem(413, "too-large", detail)
         return parse_json(text)
     except (UnicodeDecodeError, UnreadableDocument) as error:
         detail = f"the body is not a JSON document: {error}"
