@@ -405,7 +405,7 @@ class ApiSettings:
     )
     """Host names that requests may use for the server; * allows any."""
     body_bytes: ByteSize = setting(ByteSize(16 * MIB), KIB, 1024 * MIB)
-    """Maximum size of a request body."""
+    """Maximum size of a request body; half of it for one that is not all ASCII."""
     requests_per_second: int = setting(100, 1, 1_000_000)
     """Maximum number of requests per second and key."""
     burst: int = setting(500, 1, 1_000_000)
