@@ -19,6 +19,7 @@ from longshore.core.tasks.failures import (
     failure_of,
     failure_of_exit,
     failure_of_silent_exit,
+    failure_of_too_many_processes,
     timeout_text,
 )
 from longshore.core.text.sanitise import MASK
@@ -277,3 +278,12 @@ def test_a_process_that_exits_without_a_report_has_crashed() -> None:
     assert (ended.category, ended.exit_code) == (ErrorCategory.CRASH, 0)
     assert ended.message == "the process exited with exit code 0 without reporting a result"
     assert (killed.signal, killed.peak_rss_bytes) == ("SIGSEGV", 1024)
+
+
+def test_too_many_processes_are_not_retried_and_name_the_settings() -> None:
+    failure = failure_of_too_many_processes(7)
+
+    assert failure.category is ErrorCategory.PROGRAMMING
+    assert "more than 7 processes" in failure.message
+    assert "resources.processes" in failure.message
+    assert "worker.max_processes" in failure.message

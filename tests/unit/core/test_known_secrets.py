@@ -105,3 +105,18 @@ def test_the_end_of_one_secret_that_begins_another_stays_with_it() -> None:
 def test_a_secret_that_was_being_printed_at_the_end_is_masked() -> None:
     assert _stream(SECRETS, [TOKEN.encode()[:-1]]) == MASK.encode()
     assert _stream(SECRETS, [TOKEN.encode()[: SECRET_MIN_CHARACTERS - 1]]) == b"correct"
+
+
+@given(st.integers(64 * 1024 - 30, 64 * 1024 + 5), st.integers(0, 40))
+def test_long_data_is_masked_across_the_borders_of_its_parts(before: int, between: int) -> None:
+    data = b"x" * before + TOKEN.encode() + b"y" * between + TOKEN.encode() + b"z" * 70_000
+    mask = MASK.encode()
+
+    expected = b"x" * before + mask + b"y" * between + mask + b"z" * 70_000
+    assert SECRETS.mask_data(bytearray(data)) == expected
+
+
+def test_the_beginning_of_a_secret_at_the_end_of_long_data_is_none() -> None:
+    data = b"x" * 70_000 + TOKEN[:-1].encode()
+
+    assert SECRETS.mask_data(data) == data
