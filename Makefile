@@ -32,7 +32,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 pyth
 # Many tests wait for other processes, so three workers use two processors better.
 PYTEST_ARGS ?= -n 3 --dist worksteal --durations 25 --durations-min 5
 
-.PHONY: help demo test check fix cover bench bench-peers bench-scale docs mutants planted sim crash power lock
+.PHONY: help demo test check fix cover bench bench-peers bench-scale docs mutants planted sim crash freeze backup-proof power lock sbom
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,10 +45,11 @@ test cover: export PYTHONDONTWRITEBYTECODE :=
 test: $(DEV) $(STANDIN)/.installed ## Run the tests (PYTEST_ARGS=... to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(DEV) ## Lint, formatting and types; changes nothing
+check: $(DEV) ## Lint, formatting, types and licences; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python deploy/packages.py licences
 
 fix: $(DEV) ## Fix what the linter can fix, and format
 	$(BIN)/ruff check --fix .
@@ -86,11 +87,23 @@ sim: $(DEV) ## Run the whole system under simulated faults (SEEDS=2000 FROM=0 PR
 crash: $(DEV) ## Kill real processes at each failpoint and check that nothing is lost
 	$(BIN)/python -m verification.crash
 
+freeze: ROUNDS ?= 50
+freeze: $(DEV) ## Stop each process of a worker in turn and check that no attempts overlap
+	$(BIN)/python -m verification.freeze --rounds $(ROUNDS)
+
+backup-proof: COUNT ?= 50
+backup-proof: $(DEV) ## Back up a busy store, restore each backup and audit it
+	$(BIN)/python -m verification.backups --count $(COUNT)
+
 power: $(DEV) ## Cut the power at any write and check that promised data is there
 	$(BIN)/python -m verification.power --cuts 5000
 	$(BIN)/python -m tests.power.planted_faults
 
+sbom: $(DEV) ## Print what Longshore is made of as CycloneDX JSON
+	@$(BIN)/python deploy/packages.py sbom
+
 lock: $(UV) ## Write requirements*.txt from pyproject.toml (LOCK_ARGS=--upgrade for newer versions)
+	echo uv | $(LOCK:pyproject.toml=-) -o requirements-uv.txt
 	$(LOCK) --group build -o requirements.txt
 	$(LOCK) --all-extras --group dev --group build -o requirements-dev.txt
 	$(LOCK:pyproject.toml=tests/aws/requirements.in) -o tests/aws/requirements.txt
@@ -103,7 +116,7 @@ $(UV):
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Longshore needs Python 3.11 or newer; $(PYTHON) is older or does not start." >&2; exit 1; }
 	@echo "Setting up $(VENV) with $(PYTHON)"
 	@"$(PYTHON)" -m venv $(VENV) || { echo "Python's venv module does not work here; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.txt
 
 $(RUNTIME): requirements.txt pyproject.toml | $(UV)
 	@echo "Installing what is needed to run"

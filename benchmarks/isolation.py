@@ -88,7 +88,12 @@ def _spawned(total: int) -> TimingProbe:
 
 
 async def _attempts(folder: Path, total: int) -> TimingProbe:
-    definition = Definition(name="noop", runner=RunnerKind.PYTHON, isolation=Isolation.SPAWN)
+    definition = Definition(
+        name="noop",
+        runner=RunnerKind.PYTHON,
+        overridable=("function",),
+        isolation=Isolation.SPAWN,
+    )
     runner = ProcessRunner(folder, clean_environment(), SystemClock())
     numbers = iter(range(total))
 

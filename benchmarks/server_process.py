@@ -56,13 +56,14 @@ class BenchmarkClient:
 def run_server(folder: Path) -> Iterator[BenchmarkClient]:
     """A server of the store in ``folder``, without workers, and a client with its own key."""
     port = _free_port()
-    log = folder / "up.log"
+    log, keys = folder / "up.log", folder.with_name(f"{folder.name}-keys")
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "longshore", "up", "--no-worker", "--port", str(port)],
             cwd=folder,
             env=clean_environment(
                 LONGSHORE_DATA_DIR=str(folder),
+                LONGSHORE_KEYS_DIR=str(keys),
                 LONGSHORE_API_REQUESTS_PER_SECOND=_NO_LIMIT,
                 LONGSHORE_API_BURST=_NO_LIMIT,
             ),
@@ -73,7 +74,7 @@ def run_server(folder: Path) -> Iterator[BenchmarkClient]:
     try:
         _wait_until_ready(process, port, log)
         with contextlib.closing(
-            BenchmarkClient(port, (folder / "api-key").read_text().strip())
+            BenchmarkClient(port, next(keys.iterdir()).read_text().strip())
         ) as client:
             yield client
     finally:

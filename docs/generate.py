@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -35,7 +35,15 @@ from longshore.interfaces.cli.exit_codes import ExitCode, exit_code_of
 from longshore.interfaces.cli.main import COMMANDS, load_command
 from longshore.interfaces.cli.options import GlobalOptions
 from longshore.services.dispatcher import ENDING_EVENTS
-from longshore.settings import ENVIRONMENT_ALIASES, FIELDS, Settings, descriptions, variable_of
+from longshore.settings import (
+    COMPATIBLE_VARIABLES,
+    ENVIRONMENT_ALIASES,
+    FIELDS,
+    IGNORED_VARIABLES,
+    Settings,
+    descriptions,
+    variable_of,
+)
 from longshore.settings.model import format_value
 
 FOLDER = Path(__file__).parent / "reference"
@@ -94,19 +102,32 @@ def settings_page() -> str:
         " `longshore settings` prints the current values and where each came from.",
         "Durations: `90s`, `5m`, `1h30m`, `250ms` or plain seconds. Sizes: `64KiB` or plain bytes."
         " Lists: separated by commas. An unknown name is an error.",
+        "A secret can also be in a file: named by its variable with `_FILE` behind it, such as"
+        " `LONGSHORE_API_KEY_FILE` or `ANTHROPIC_API_KEY_FILE`, or a systemd credential (a file in"
+        " `$CREDENTIALS_DIRECTORY`) with the name of the variable.",
         *_setting_sections(),
         "## Other variable names",
-        "Longshore also reads these variables: those of the Anthropic SDK, Claude Code and AWS, and"
-        " common names in the configuration of SQS workers and Slack bots. The `LONGSHORE_`"
-        " variable of the setting has precedence. An incomplete pair is ignored: `SLACK_BOT_TOKEN`"
-        " without a channel, `ALERT_CHANNEL` without a token.",
+        "Longshore also reads these variables of Anthropic's and Amazon's tools. The `LONGSHORE_`"
+        " variable of the setting has precedence.",
+        _alias_table(ENVIRONMENT_ALIASES),
+        "With `compat_env = true` (`LONGSHORE_COMPAT_ENV`) it also reads these names, which the"
+        " configuration of an SQS worker or a Slack bot may have. Without it they are left to the"
+        " programs that they belong to; `longshore settings` lists those that are set. A pair that"
+        " is incomplete is ignored: `SLACK_BOT_TOKEN` without a channel, `ALERT_CHANNEL` without a"
+        " token.",
+        _alias_table(COMPATIBLE_VARIABLES),
+        "These names of such a worker are never read:",
         _table(
-            ["variable", "setting", "unit"],
-            (
-                [f"`{v}`", f"`{name}`", _UNITS[unit]]
-                for v, (name, unit) in ENVIRONMENT_ALIASES.items()
-            ),
+            ["variable", "reason"],
+            ([f"`{name}`", reason] for name, reason in IGNORED_VARIABLES.items()),
         ),
+    )
+
+
+def _alias_table(aliases: Mapping[str, tuple[str, str]]) -> str:
+    return _table(
+        ["variable", "setting", "unit"],
+        ([f"`{v}`", f"`{name}`", _UNITS[unit]] for v, (name, unit) in aliases.items()),
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import certifi
+import httpcore2
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -63,6 +64,7 @@ if "TMPDIR" not in os.environ and _has_enough_memory(_MEMORY):
 # create thousands of clients, and none uses TLS: those of AWS load one authority, the others share
 # one context.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
+httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
 
 
 @pytest.fixture(scope="session")

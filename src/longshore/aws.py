@@ -49,7 +49,9 @@ _client_lock = threading.Lock()
 
 
 def heartbeat_interval_sec() -> float:
-    """Returns the interval of heartbeats: ``SQS_HEARTBEAT_INTERVAL_MS``, or the setting.
+    """Returns the interval of heartbeats: the setting ``aws.heartbeat_every``.
+
+    With the setting ``compat_env`` it is also read from ``SQS_HEARTBEAT_INTERVAL_MS``.
 
     For ``SQSHeartbeat(queue_url, receipt_handle, heartbeat_interval_sec())``.
     """

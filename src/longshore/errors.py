@@ -5,6 +5,9 @@
     LongshoreError
     ├── ConfigurationError         settings are missing, malformed or contradictory
     ├── UsageError                 the caller broke a documented rule; never retried
+    │   ├── StepNameTaken          two steps with one name run at once
+    │   ├── NotAllowed             the API key does not allow it
+    │   ├── CursorLost             a restore has undone the events at this cursor
     │   ├── InvalidJob             a cycle, an unknown dependency, a duplicate id …
     │   └── InvalidInput           the arguments do not fit the task function
     ├── NotFound                   no such job, task, definition, key or blob
@@ -14,6 +17,7 @@
     │   │   ├── LeaseHeld          another worker's lease is still live
     │   │   └── LeaseLost          this lease ran out or was taken over
     │   ├── AlreadyExists          same id, different content
+    │   │   └── JobRemoved         the job of this request id was removed
     │   ├── ReceiptExpired         the message was delivered again since
     │   └── WorkerGone             another process has ended this worker's leases
     ├── TaskFailedError            a task whose result was requested ended without one
@@ -24,6 +28,7 @@
         ├── BackendRejected        a retry does not help: denied, malformed
         │   ├── StoreCorrupt       the file is damaged
         │   ├── StoreTooNew        the file was written by a newer Longshore
+        │   ├── StoreInUse         the file must be upgraded while no other process has it open
         │   └── NotDeployed        a queue that does not exist on AWS
         └── AlertFailed            an alert could not be delivered
 
@@ -61,6 +66,40 @@ class ConfigurationError(LongshoreError):
 
 class UsageError(LongshoreError):
     """The caller broke a documented rule; a retry does not help."""
+
+
+@dataclass(eq=False)
+class StepNameTaken(UsageError):
+    """Two steps with the same name run at once, so that their order would be a matter of chance."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return (
+            f"two steps called {self.name!r} are running at once; give each a name of its own,"
+            f" such as f'{self.name}-{{page}}'"
+        )
+
+
+class NotAllowed(UsageError):
+    """The caller's API key does not allow it."""
+
+
+@dataclass(eq=False)
+class CursorLost(UsageError):
+    """A cursor names an event that a restore, or a power loss, has undone.
+
+    ``read_from`` is the cursor of the last event that is left; None: the beginning.
+    """
+
+    read_from: str | None = None
+
+    def __str__(self) -> str:
+        where = f"the cursor {self.read_from}" if self.read_from else "the beginning"
+        return (
+            "the events at this cursor do not exist any more: the store was restored from a backup,"
+            f" or lost its last events in a power loss; read again from {where}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +199,13 @@ class AlreadyExists(Conflict):
         return f"{self.kind} {self.name!r} exists already with different content"
 
 
+class JobRemoved(AlreadyExists):
+    """The job of this request id has ended and was removed; it does not run again."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} has ended and was removed; it does not run again"
+
+
 @dataclass(eq=False)
 class ReceiptExpired(Conflict):
     """The message was delivered again or deleted since it was received."""
@@ -233,8 +279,9 @@ class StoreCorrupt(BackendRejected):
     def __str__(self) -> str:
         return (
             f"{self.path} is damaged ({self.detail}); nothing was changed. "
-            f"Move the data folder aside and restore it from a backup, or recover what can be read "
-            f'with `sqlite3 {self.path} ".recover"`.'
+            f"Move the data folder aside and restore a backup with `longshore restore` "
+            f"(docs/howto/back-up-and-restore.md), or recover what can be read with "
+            f'`sqlite3 {self.path} ".recover"`.'
         )
 
 
@@ -245,11 +292,31 @@ class StoreTooNew(BackendRejected):
     path: str
     schema: int
     supported: int
+    copy: str | None = None  # from before the upgrade
 
     def __str__(self) -> str:
+        copy = f" A copy from before it was upgraded is {self.copy}." if self.copy else ""
         return (
             f"{self.path} has schema {self.schema}, and this version of Longshore supports up to "
             f"{self.supported}; nothing was changed. Upgrade Longshore, or use another data folder."
+            f"{copy}"
+        )
+
+
+@dataclass(eq=False)
+class StoreInUse(BackendRejected):
+    """The file must be upgraded, and other processes have it open."""
+
+    path: str
+    schema: int
+    supported: int
+    processes: Sequence[str]  # process ids, with the names of the programs
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} must be upgraded from schema {self.schema} to {self.supported}, and "
+            f"other processes have it open: {', '.join(self.processes)}; nothing was changed. "
+            f"Stop them, and run this command again."
         )
 
 

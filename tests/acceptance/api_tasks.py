@@ -1,13 +1,17 @@
 """Tasks of a user's module, for acceptance tests with real child processes."""
 
 import asyncio
+import contextlib
 import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import longshore
+from longshore.errors import UsageError
 
 
 @dataclass
@@ -73,3 +77,41 @@ def in_steps(folder: Path) -> list[int]:
 
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+def _opens_the_default_store() -> list[str]:
+    """What was not refused, and what is in the folder then."""
+    accepted = []
+    job = '{"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["true"]}}]}'
+    with contextlib.suppress(UsageError):
+        longshore.run(pooled.of(1))
+        accepted.append("run was not refused")
+    with contextlib.suppress(UsageError), longshore.Client():
+        accepted.append("Client was not refused")
+    for arguments in (["run", "--", "true"], ["submit", "-"]):
+        command = [sys.executable, "-m", "longshore", *arguments]
+        result = subprocess.run(command, input=job, capture_output=True, text=True, check=False)
+        if result.returncode != 2 or "--data-dir" not in result.stderr:
+            accepted.append(f"{arguments}: {result.returncode}, {result.stderr}")
+    return [*accepted, *(path.name for path in Path.cwd().iterdir())]
+
+
+@longshore.task
+def forked_opens() -> list[str]:
+    return _opens_the_default_store()
+
+
+@longshore.task(isolation="pool")
+def pooled_opens() -> list[str]:
+    return _opens_the_default_store()
+
+
+@longshore.task(isolation="spawn")
+def spawned_opens() -> list[str]:
+    return _opens_the_default_store()
+
+
+@longshore.task
+def opens(folder: Path) -> int:
+    with longshore.Client(folder) as client:
+        return len(client.submit(pooled.of(1)).status().tasks)

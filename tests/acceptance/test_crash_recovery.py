@@ -236,6 +236,7 @@ def test_only_what_a_killed_worker_had_begun_uses_an_attempt(
                 runner=RunnerKind.PYTHON,
                 isolation=Isolation.POOL,
                 options={"path": [str(ROOT)]},
+                overridable=("function",),
             )
             await services.backend.definitions.put("default", definition)
             first = await services.producer.submit("default", "first", make_tasks("a"))

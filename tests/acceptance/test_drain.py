@@ -1,11 +1,13 @@
 """SIGTERM while twenty tasks run: nothing is lost, nothing is done twice, the drain is short."""
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -13,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.core.events.event import Event
 from longshore.core.tasks.states import TaskState
+from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.settings import Settings, load_settings
 from longshore.wiring.services import Services, open_services
 from tests.acceptance.conftest import wait_until
@@ -241,3 +245,40 @@ def test_a_second_signal_ends_the_worker_and_its_tasks_without_waiting_for_the_g
             assert [work.ended(key) for key in work.keys] == [["2"]] * RUNNING
 
     asyncio.run(scenario())
+
+
+_SHORT = """
+[worker]
+drain_grace = "0s"
+kill_grace = "0s"
+skew_margin = "0s"
+renew_every = "200ms"
+extend_by = "1s"
+"""
+
+
+@pytest.mark.parametrize("command", ["worker", "run"])
+def test_a_stop_that_can_store_nothing_ends_at_its_last_deadline(cli: Cli, command: str) -> None:
+    (cli.folder / "longshore.toml").write_text(_SHORT)
+    begun = cli.make_fifo("begun")
+    argv = ["sh", "-c", 'echo > "$0"; exec sleep 99', str(begun)]
+    if command == "worker":
+        job = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": argv}}]}
+        (cli.folder / "job.json").write_text(json.dumps(job))
+        assert cli("submit", "job.json").code == 0
+    with cli.start(command, *(["--", *argv] if command == "run" else [])) as process:
+        begun.read_text()
+        # As of a process that hangs while it commits.
+        with closing(WriteLock(cli.folder / ".longshore")) as lock, lock:
+            send_signal(process, signal.SIGTERM)
+
+            assert process.wait(TIMEOUT_S) == ExitCode.STOP_OVERDUE
+        assert "longshore: not stopped after" in process.stderr.read()
+
+
+def test_a_worker_whose_data_folder_was_removed_ends_and_says_so(cli: Cli) -> None:
+    with start_worker(cli, grace="1h") as worker:
+        shutil.rmtree(cli.folder / ".longshore")
+
+        assert worker.wait(TIMEOUT_S) == ExitCode.BACKEND
+        assert "was removed or replaced; ending this process" in worker.stderr.read()

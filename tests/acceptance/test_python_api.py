@@ -18,11 +18,15 @@ from longshore.errors import TaskCancelledError, TaskFailedError
 from longshore.settings import Settings
 from tests.acceptance.api_tasks import (
     NOON,
+    forked_opens,
     in_steps,
     needing,
     noting,
+    opens,
     pooled,
+    pooled_opens,
     spawned,
+    spawned_opens,
     urls,
     visit,
     waiting,
@@ -63,6 +67,17 @@ def test_values_keep_their_types_from_the_program_through_two_children_and_back(
 @pytest.mark.parametrize("task", [spawned, pooled], ids=["spawn", "pool"])
 def test_a_typed_task_runs_in_every_kind_of_child(task: object, folder: Path) -> None:
     assert longshore.run(task.of(task.of(1)), data_dir=folder) == 3
+
+
+@pytest.mark.parametrize(
+    "task", [forked_opens, pooled_opens, spawned_opens], ids=["fork", "pool", "spawn"]
+)
+def test_a_store_that_is_not_named_is_refused_inside_a_task(task: object, folder: Path) -> None:
+    assert longshore.run(task.of(), data_dir=folder) == []
+
+
+def test_a_store_that_is_named_can_be_used_inside_a_task(folder: Path, tmp_path: Path) -> None:
+    assert longshore.run(opens.of(tmp_path / "other"), data_dir=folder) == 1
 
 
 def test_output_is_seen_while_the_task_runs_and_ends_with_the_job(

@@ -30,9 +30,17 @@ TASKS = "tests.acceptance.attempt_tasks"
 SOON = timedelta(milliseconds=10)
 GRACE = timedelta(milliseconds=200)
 QUICK = Definition(
-    name="quick", runner=RunnerKind.PYTHON, retry=RetryPolicy(base=SOON, cap=SOON, max_attempts=2)
+    name="quick",
+    runner=RunnerKind.PYTHON,
+    overridable=("function", "path"),
+    retry=RetryPolicy(base=SOON, cap=SOON, max_attempts=2),
 )
-SHORT = Definition(name="short", runner=RunnerKind.PYTHON, timeout=timedelta(seconds=1.5))
+SHORT = Definition(
+    name="short",
+    runner=RunnerKind.PYTHON,
+    overridable=("function", "path"),
+    timeout=timedelta(seconds=1.5),
+)
 
 
 def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

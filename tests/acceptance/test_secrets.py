@@ -11,9 +11,11 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -224,10 +226,85 @@ def test_secrets_of_the_worker_and_of_an_input_are_in_no_child_and_in_no_process
         for gate in gates:
             gate.write_text("go\n")
 
-    assert environments == {name: {worker.pid} for name in ENVIRONMENT}
+    # The worker's own memory is hidden from all but root.
+    seen = {worker.pid} if os.geteuid() == 0 else set()
+    assert environments == dict.fromkeys(ENVIRONMENT, seen)
     assert given_to == set()
     assert set().union(*listed) == set()
     assert leaks_in((cli.folder / "worker.log").read_text()) == []
+
+
+# Prints what a task can read of its parent and of every process above it.
+WALK = """
+import json, os
+
+def may_read(path):
+    try:
+        os.readlink(path) if "/fd/" in path else open(path, "rb").read()
+    except PermissionError:
+        return False
+    return True
+
+seen, above = [], os.getppid()
+while above > 1:
+    fields = open(f"/proc/{above}/stat").read().rpartition(")")[2].split()
+    seen.append([above, may_read(f"/proc/{above}/environ"), may_read(f"/proc/{above}/fd/0")])
+    above = int(fields[1])
+print(json.dumps(seen))
+"""
+WALKER = f"""
+import subprocess, sys
+
+def walk():
+    subprocess.run([sys.executable, "-c", {WALK!r}], check=True)
+"""
+
+
+@pytest.mark.parametrize("command", [("worker",), ("up", "--port", "0")])
+def test_a_task_cannot_read_the_environment_and_files_of_the_processes_above_it(
+    command: tuple[str, ...],
+) -> None:
+    # In a user namespace root is a user without privileges; nothing is hidden from root itself.
+    user = ["unshare", "--user", "--map-user=65534"] if os.geteuid() == 0 else []
+    with TemporaryDirectory() as folder:
+        Path(folder, "walker.py").write_text(WALKER)
+        cli = Cli(Path(folder))
+        argv = [sys.executable, "-c", WALK]
+        call = {"function": "walker:walk", "path": [folder]}
+        tasks = [
+            {"taskId": "command", "name": "command", "input": {"argv": argv}},
+            {"taskId": "function", "name": "python", "input": call},
+        ]
+        with subprocess.Popen(
+            [*user, *LONGSHORE, *command],
+            cwd=folder,
+            env={**cli.environment, **ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                process.stdout.readline()
+                job = json.dumps({"tasks": tasks})
+                submitted = subprocess.run(
+                    [*user, *LONGSHORE, "submit", "-", "--wait"],
+                    cwd=folder,
+                    env=cli.environment,
+                    input=job,
+                    text=True,
+                    capture_output=True,
+                    timeout=TIMEOUT_S,
+                    check=False,
+                )
+                assert submitted.returncode == 0, submitted.stderr
+            finally:
+                send_signal(process, signal.SIGTERM)
+                process.wait(TIMEOUT_S)
+        walks = {key: json.loads(cli("logs", f"job-_{key}").out) for key in ("command", "function")}
+    for walk in walks.values():
+        above = [number for number, *_ in walk]
+        assert process.pid in above
+        assert walk == [[number, False, False] for number in above]
 
 
 def test_a_secret_in_the_name_of_a_step_does_not_get_into_events(cli: Cli) -> None:

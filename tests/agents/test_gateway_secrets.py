@@ -129,8 +129,7 @@ MEMORY_READER = textwrap.dedent(
     """
     import ctypes, json, os, signal, sys
     from longshore.execution import process_table as table
-    from longshore.execution.runners.agent.credentials import hide_memory
-    from longshore.execution.forkserver.linux import die_with_parent
+    from longshore.execution.linux import die_with_parent, hide_memory
     from longshore.execution.process_table import descendants
 
     if os.geteuid() == 0:

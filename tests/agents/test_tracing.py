@@ -357,7 +357,7 @@ def test_the_current_activity_is_reported(reports: RecordingReports, tracer: Age
     tool(tracer, "Bash", {"command": "ls"}, {"stdout": ""})
     tracer.on_message(system_message("api_retry", attempt=1))
 
-    assert reports.activities == ["sdk_query", "tool", "sdk_query", "waiting"]
+    assert reports.activities == ["sdk_query", "step_running", "sdk_query", "waiting"]
     assert {content["step"] for kind, content in reports.sent if kind == "activity"} == {"review"}
 
 

@@ -223,7 +223,7 @@ def test_a_whole_step_is_traced_and_logged(tmp_path: Path) -> None:
     assert "review: subagent general-purpose took" in reported
     assert "review: todo 1/2 done after" in reported
     assert "review: returned its result: {" in reported
-    assert {"sdk_query", "tool", "waiting"} == set(watched.activities)
+    assert {"sdk_query", "step_running", "waiting"} == set(watched.activities)
     (summary,) = watched.summaries
     assert summary.startswith("review: completed after ")
     assert "7 turns, 10 tools (1 failed, 1 denied)" in summary

@@ -10,6 +10,7 @@ import pytest
 from longshore.core.agents.repositories import cache_name, validate_ref
 from longshore.core.tasks.failures import ErrorCategory, failure_of
 from longshore.execution.runners.agent.git import GitFailed, UnknownRef
+from longshore.execution.runners.agent.workspace import Workspace
 from tests.agents.git_repositories import Origin, WorkspaceMachine, fresh_git, git, patch_of
 
 FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bin/sh\n"}
@@ -197,6 +198,19 @@ def test_a_repository_without_a_commit_is_the_callers_mistake(
     for ref in (None, "main"):
         with pytest.raises(UnknownRef):
             machine.open(empty.url, ref)
+
+
+def test_nothing_is_cloned_from_a_host_that_is_not_allowed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"repository_hosts has github\.com"):
+        Workspace.open(
+            tmp_path / "cache",
+            "https://127.0.0.1:1/a/b",
+            None,
+            tmp_path / "workspace",
+            git=fresh_git(),
+            hosts=["github.com"],
+        )
+    assert not (tmp_path / "cache").exists()
 
 
 def test_without_permission_nothing_of_this_machine_is_cloned(

@@ -21,7 +21,7 @@ _PURE = {"core", "errors"}
 _INNER = _PURE | {"ports", "services", "settings", "facade"}
 _EXECUTION = {
     *("execution", "execution.forkserver", "execution.host", "execution.process_table"),
-    *("execution.runners", "execution.slot_page"),
+    *("execution.linux", "execution.runners", "execution.slot_page"),
 }
 # Layer -> layers that it may import besides its own. The longest prefix of a module's name counts.
 # An adapter's own layer is its folder; adapters/shared has what several adapters need.
@@ -35,14 +35,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "adapters.shared.failpoints": set(),
     "services": _PURE | {"ports", "settings"},
     "execution": _PURE,
+    "execution.linux": set(),  # system calls of the fork server, its children and the worker
     "execution.process_table": set(),  # reads /proc for the host and for the fork server
     "execution.slot_page": set(),  # memory that the host shares with the fork server's children
     "execution.forkserver": _PURE
-    | {"execution", "execution.process_table", "execution.runners", "execution.slot_page"},
+    | {"execution", "execution.linux", "execution.process_table"}
+    | {"execution.runners", "execution.slot_page"},
     "execution.host": _PURE
     | {"execution", "execution.process_table", "execution.slot_page", "ports"}
     | {"adapters.shared.failpoints"},
-    "execution.runners": _PURE | {"execution", "ports"},
+    "execution.runners": _PURE | {"execution", "execution.linux", "ports"},
     "interfaces": _INNER - {"ports"},
     "wiring": _INNER | _EXECUTION | {"adapters", "interfaces"},
     # It shares no code with the services that it checks; it only decompresses like the adapters.
@@ -61,10 +63,10 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "adapters.aws": {"aiobotocore", "aiohttp", "boto3", "botocore"},
     "adapters.aws.deploy": {"botocore", "pydantic", "yaml"},
     "adapters.shared": {"msgspec"},
-    "adapters.alerts.delivery": {"httpx"},
-    "adapters.sqlite": {"apsw", "msgspec"},
+    "adapters.alerts.delivery": {"httpx2"},
+    "adapters.sqlite": {"apsw", "backports", "compression", "msgspec"},
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
-    "interfaces.client": {"httpx"},
+    "interfaces.client": {"httpx2"},
     "interfaces.document_files": {"yaml"},
     "interfaces.lambdas": {"aws_lambda_powertools", "starlette"},
     "interfaces.python": {"msgspec", "pydantic", "pydantic_core"},
@@ -72,10 +74,12 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "interfaces.rpc": {"connectrpc", "google"},
     "interfaces.web": {"fastapi", "starlette"},
     "execution.slot_protocol": {"msgspec"},
+    "execution.host.report_decoder": {"msgspec"},  # checks long messages without their values
     "execution.runners.agent": {"aiohttp", "claude_agent_sdk", "jsonschema"},
     "audit": {"apsw", "msgspec"},
     "testing.contracts": {"hypothesis", "pytest"},
     "verification.crash": {"apsw"},
+    "verification.backups": {"apsw"},
     "verification.power": {"apsw"},
 }
 # Clocks, randomness and I/O: a decision that used them could differ from run to run.

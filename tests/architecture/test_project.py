@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ["requirements.txt", "requirements-dev.txt"]
+UV_LOCK = "requirements-uv.txt"
 PAGES = ["README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LICENSE"]
 # Plans belong in issues, where they are read.
 FORBIDDEN_WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -25,7 +26,7 @@ def test_the_page_exists_and_is_not_empty(page: str) -> None:
     assert (ROOT / page).read_text(encoding="utf-8").strip()
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, UV_LOCK])
 def test_the_lock_names_no_host_and_no_path(lock: str) -> None:
     text = (ROOT / lock).read_text(encoding="utf-8")
 
@@ -33,7 +34,7 @@ def test_the_lock_names_no_host_and_no_path(lock: str) -> None:
     assert [line for line in text.splitlines() if line.startswith("-")] == []
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, UV_LOCK])
 def test_every_locked_requirement_has_a_hash(lock: str) -> None:
     text = (ROOT / lock).read_text(encoding="utf-8")
 
@@ -50,6 +51,15 @@ def test_the_lock_holds_every_declared_dependency_and_the_build_backend(lock: st
     names = {re.split(r"[\[<>=!~ ;]", requirement)[0].lower() for requirement in requirements}
 
     assert names - _locked_names(lock) == set()
+
+
+def test_pip_installs_only_what_is_pinned_by_hash() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    installs = [line for line in text.splitlines() if re.search(r"-m pip .*install", line)]
+
+    assert _locked_names(UV_LOCK) == {"uv"}
+    assert [line for line in installs if f"--require-hashes -r {UV_LOCK}" not in line] == []
+    assert installs
 
 
 def test_the_development_lock_holds_all_of_the_runtime_lock() -> None:

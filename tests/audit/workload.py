@@ -180,7 +180,9 @@ def _end_lease(row: TaskRow) -> c.LeaseEnded:
 
 
 async def _reviewed(job: JobWorkload) -> None:
-    own = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
+    own = Definition(
+        name="reviewed", runner=RunnerKind.COMMAND, overridable=("argv",), requires_review=True
+    )
     await job.harness.backend.definitions.put(TENANT, own)
     await job.submit(
         make_task("a", name="reviewed"), make_task("b", "a"), make_task("c", name="reviewed")
@@ -216,7 +218,9 @@ async def _silent(job: JobWorkload) -> None:
     await job.claim("f")
     job.harness.clock.advance(HOUR)
     await job.apply("f", dead)
-    limited = Failure(category=ErrorCategory.RATE_LIMIT, message="slow down")
+    limited = Failure(
+        category=ErrorCategory.RATE_LIMIT, message="slow down", retry_after=timedelta()
+    )
     await job.fail("c", await job.claim("c"), limited)
     await job.claim_and_complete("c")
     await job.fail("e", await job.claim("e"), PASSES)
@@ -281,7 +285,7 @@ async def run_settled_jobs(harness: ServiceHarness) -> None:
     (other,) = (await harness.backend.ledger.list_tasks(OTHER_TENANT)).items
     await harness.complete(other.id)
     await harness.dispatch()
-    for _ in range(2):
+    for _ in range(3):
         await harness.backend.events.append(
             tenant=TENANT,
             app=APP,

@@ -84,8 +84,12 @@ class CaughtUpEventLog:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    async def query(self, *args: Any, **kwargs: Any) -> Page[Event]:
+    async def catch_up(self) -> None:
+        """Wait until all committed events are in the log."""
         await self._pump.caught_up()
+
+    async def query(self, *args: Any, **kwargs: Any) -> Page[Event]:
+        await self.catch_up()
         return await self._log.query(*args, **kwargs)
 
 

@@ -28,7 +28,7 @@ FILES = (
 
 ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {"AwsClient": ("call", "pages")},
-    "tables": {"Table": ("get", "query", "page", "put", "update", "write", "transact")},
+    "tables": {"Table": ("get", "query", "page", "put", "update", "delete", "write", "transact")},
     "sqs": {
         "SqsClient": (
             "call",
@@ -65,6 +65,7 @@ CLASS_BY_VARIABLE = {
     "config_table": "Table",
     "events_table": "Table",
     "ledger_table": "Table",
+    "output_table": "Table",
     "sqs": "SqsClient",
     "probe": "Probe",
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from longshore.core.tasks.states import JobState
+from longshore.services.retention import JobRetention
 from longshore.testing.clock import FakeClock
 from longshore.testing.fake_runner import Script
 from tests.aws.event_pump import EventPump
@@ -24,6 +25,7 @@ from tests.unit.services import virtual_time
 from tests.unit.services.harness import ServiceHarness, make_task
 
 SOON = timedelta(seconds=2)
+_RETENTION = timedelta(days=10)
 LOAD = 40
 """The number of concurrent jobs, which share the costs of batches."""
 
@@ -34,6 +36,10 @@ WITH_HEARTBEATS, WIDE = "a job of one, ten heartbeats", "a job of 100 (1 → 98 
 WRITE, READ, SQS, EVENT, INVOCATION, PUT = 0.625, 0.125, 0.40, 1.00, 0.20, 5.00
 _QUEUE_BATCH = 10  # events that a queue's mapping hands to a function at once, received and deleted
 _RELAY_BATCH = 100  # records that the stream's mapping hands to the relay
+
+
+REMOVED, REMOVED_WIDE = "removal of jobs of one, 10 at once", "removal of a job of 30"
+"""With its tombstone, which is removed later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +93,8 @@ class Cost:
             + self.sqs * SQS
             + self.events * EVENT
             + invocations * INVOCATION
-            + self.per_task(self.requests["s3.put_object"]) * PUT
+            + self.per_task(self.requests["s3.put_object"] + self.requests["s3.list_objects_v2"])
+            * PUT
         )
 
 
@@ -107,9 +114,12 @@ async def _harness(folder: Path) -> AsyncIterator[tuple[ServiceHarness, Counting
 
 
 async def cost_of(
-    folder: Path, *jobs: Sequence[dict[str, Any]], duration: timedelta = SOON
+    folder: Path,
+    *jobs: Sequence[dict[str, Any]],
+    duration: timedelta = SOON,
+    removal: bool = False,
 ) -> Cost:
-    """Of running some jobs, submitted together, to their ends."""
+    """Of running some jobs, submitted together, to their ends; or of removing them afterwards."""
     async with _harness(folder) as (stage, aws, pump):
         script = Script(reports=[duration - SOON]) if duration > SOON else Script()
         for task in (task for job in jobs for task in job):
@@ -131,10 +141,21 @@ async def cost_of(
                 message = f"{accepted} did not come to their ends"
                 raise AssertionError(message)
             await pump.catch_up()
+            if removal:
+                aws.clear()
+                await _remove_jobs(stage)
             tasks = sum(len(job) for job in jobs)
             return Cost(
                 tasks=tasks, units=aws.units.copy(), requests=aws.requests.copy(), reads=aws.reads
             )
+
+
+async def _remove_jobs(stage: ServiceHarness) -> None:
+    """Remove all jobs, and at last their tombstones."""
+    retention = JobRetention(backend=stage.backend, keep_for=_RETENTION)
+    for _ in range(2):
+        stage.clock.advance(_RETENTION)
+        await retention.remove_expired()
 
 
 def one_task(at: int = 0) -> list[dict[str, Any]]:
@@ -171,6 +192,15 @@ async def all_costs(folder: Path) -> dict[str, Cost]:
     }
 
 
+async def removal_costs(folder: Path) -> dict[str, Cost]:
+    """What the removal of the same work costs, when it has been kept long enough."""
+    return {
+        REMOVED: await cost_of(folder / "load", *(one_task(at) for at in range(10)), removal=True),
+        REMOVED_WIDE: await cost_of(folder / "wide", wide(30), removal=True),
+    }
+
+
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        print(table(virtual_time.run(all_costs(Path(folder)))))  # noqa: T201 - what it is for
+    for measure in (all_costs, removal_costs):
+        with tempfile.TemporaryDirectory() as folder:
+            print(table(virtual_time.run(measure(Path(folder)))))  # noqa: T201 - what it is for

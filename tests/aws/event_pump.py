@@ -73,10 +73,15 @@ class EventPump:
             answer = await self._aws.call(
                 "dynamodbstreams", "get_records", ShardIterator=iterator, Limit=_AT_ONCE
             )
-            images = [record["dynamodb"]["NewImage"] for record in answer["Records"]]
+            images = [record["dynamodb"].get("NewImage", {}) for record in answer["Records"]]
             more = more or len(images) == _AT_ONCE
             await self._deliver(
-                [event for image in images for event in events_of(decode_item(image))]
+                [
+                    event
+                    for image in images
+                    if "row" in image  # else the item was deleted, or its row removed
+                    for event in events_of(decode_item(image))
+                ]
             )
             self._iterators[shard] = answer["NextShardIterator"]
         return more

@@ -19,6 +19,7 @@ from longshore.core.tasks.states import Priority
 from longshore.ports.backend import Backend
 from longshore.services.dispatcher import CONSUMER, ENDING_EVENTS
 from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.retention import OTHER_EVENTS_AGE
 from tests.aws.backends import create_lane, installation_names
 from tests.aws.event_pump import EventPump
 from tests.aws.stand_in import stand_in
@@ -152,7 +153,8 @@ async def full_aws_backend(
             aws, tmp_path, (), tuple(EVENT_TYPES_BY_CONSUMER), EVENT_TYPES_BY_CONSUMER
         )
         aws.create_on_demand(names, QUEUES)
-        async with aws_backend(aws, names, clock) as backend:
+        opened = aws_backend(aws, names, clock, other_events_retention=OTHER_EVENTS_AGE)
+        async with opened as backend:
             pump = EventPump(aws, names, backend.events, backend.bus)
             await pump.begin()
             if pumps is None:

@@ -25,11 +25,14 @@ from longshore.core.budgets import (
 )
 from longshore.core.events.types import Usage
 from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.states import JobState
 from longshore.errors import VersionConflict
 from longshore.ports.configuration import Budgets
 from longshore.ports.output import CHUNK_LIMIT_BYTES, OutputChunk, OutputPosition, Stream
 from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.services.event_delivery import Relay
+from longshore.testing.fake_runner import Script, fails, prints
 from tests.aws.scenario_harness import (
     CLIENT_ATTEMPTS,
     SHORT_STEP,
@@ -37,7 +40,7 @@ from tests.aws.scenario_harness import (
     Scenario,
     ScenarioUnfinished,
 )
-from tests.unit.services.harness import NO_WAIT, TENANT, task_id
+from tests.unit.services.harness import NO_WAIT, TENANT, make_task, task_id
 
 MINUTE = timedelta(minutes=1)
 _LATER = 14 * MINUTE  # less than SQS delays at most
@@ -363,10 +366,46 @@ def _spent(answers: int) -> Usage:
     return Usage(turns=answers, cost_usd=float(answers))
 
 
+async def a_job_that_is_removed(harness: AwsFaultHarness) -> None:
+    """Nothing of it is left, and at its time its tombstone goes."""
+    backend, clock = harness.services.backend, harness.services.clock
+    port = backend.require_retention()
+    harness.services.runner.set_scripts(
+        "a", Script(reports=[prints("on\n")], ending=fails(ErrorCategory.AUTH))
+    )
+    async with harness.services.running_worker():
+        job = await harness.submit(make_task("a"), make_task("b", "a"))
+        await harness.until_job(job, JobState.FAILED)
+    await harness.settle()
+    await harness.retry(lambda: backend.blobs.put(f"jobs/{job}/large", b"x"))
+
+    async def has_ended() -> bool:
+        return job in await port.ended_jobs(ended_by=clock.now(), limit=1000)
+
+    async def is_removed() -> bool:
+        until = clock.now() + timedelta(hours=1)
+        await port.remove_jobs([job], ended_by=clock.now(), remember_until=until)
+        return await port.is_removed(job)
+
+    async def nothing_is_due() -> bool:
+        return await port.remove_remains(now=clock.now(), limit=10) == 0
+
+    for state in (has_ended, is_removed, nothing_is_due):
+        await harness.run_until(state)
+    harness.jobs.remove(job)
+    assert await harness.retry(lambda: backend.ledger.find_ids(TENANT, job)) == []
+    assert await harness.retry(lambda: backend.output.read(f"{job}_a")) == []
+    assert await harness.retry(lambda: backend.blobs.list_keys(f"jobs/{job}/")) == []
+    await harness.services.advance(timedelta(hours=1))
+    await harness.run_until(nothing_is_due)
+    assert not await harness.retry(lambda: port.is_removed(job))
+
+
 PORT_SCENARIOS: Sequence[Scenario] = (
     messages_that_are_delayed_returned_and_exhausted,
     output_that_is_repeated_and_large,
     a_blob_that_breaks_off,
     a_record_that_cannot_be_parsed,
     a_budget_that_two_spend_from,
+    a_job_that_is_removed,
 )

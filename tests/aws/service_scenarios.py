@@ -39,7 +39,12 @@ async def a_dag_with_a_retry_and_large_documents(harness: AwsFaultHarness) -> No
 
 async def a_failure_a_resume_a_cancellation_and_a_review(harness: AwsFaultHarness) -> None:
     backend: Backend = harness.services.backend
-    own = Definition(name=harness.request_id(), runner=RunnerKind.COMMAND, requires_review=True)
+    own = Definition(
+        name=harness.request_id(),
+        runner=RunnerKind.COMMAND,
+        overridable=("argv",),
+        requires_review=True,
+    )
     await harness.retry(lambda: backend.definitions.put(TENANT, own))
     runner = harness.services.runner
     runner.set_scripts("a", Script(ending=fails(ErrorCategory.VALIDATION)), Script())
@@ -125,7 +130,7 @@ async def all_other_operations(harness: AwsFaultHarness) -> None:
     assert name not in [
         item.name for item in await harness.retry(backend.queue_controls.list_pauses)
     ]
-    own = Definition(name=name, runner=RunnerKind.COMMAND)
+    own = Definition(name=name, runner=RunnerKind.COMMAND, overridable=("argv",))
     await harness.retry(lambda: backend.definitions.put(TENANT, own))
     assert name in [
         item.name for item in await harness.retry(lambda: backend.definitions.list(TENANT))
@@ -180,6 +185,7 @@ async def _check_api_keys(harness: AwsFaultHarness, backend: Backend, name: str)
     await harness.retry(add)
     assert await harness.retry(lambda: backend.keys.find(name)) == record
     assert record in await harness.retry(lambda: backend.keys.list(TENANT))
+    assert TENANT in await harness.retry(backend.keys.tenants)
     now = harness.services.clock.now()
     await harness.retry(lambda: backend.keys.revoke(TENANT, record.id, now=now))
     result = await harness.retry(lambda: backend.keys.find(name))

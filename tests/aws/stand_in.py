@@ -13,7 +13,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from longshore.adapters.aws.client import AwsClientOptions
@@ -77,7 +77,7 @@ class StandIn:
 
     def reset(self) -> None:
         """Forget everything."""
-        httpx.post(f"{self.endpoint}/_ministack/reset", timeout=30).raise_for_status()
+        httpx2.post(f"{self.endpoint}/_ministack/reset", timeout=30).raise_for_status()
 
     def _write_time(self, moment: float) -> None:
         # In one write of one block, so that the other side reads the old or the new.
@@ -88,8 +88,8 @@ class StandIn:
         ends = time.monotonic() + _STARTS_WITHIN_S
         while True:
             try:
-                httpx.get(f"{self.endpoint}/_ministack/health", timeout=5).raise_for_status()
-            except httpx.HTTPError:
+                httpx2.get(f"{self.endpoint}/_ministack/health", timeout=5).raise_for_status()
+            except httpx2.HTTPError:
                 if self._process.poll() is not None or time.monotonic() > ends:
                     log = (Path(self._folder.name) / "log").read_text()
                     pytest.fail(f"the AWS stand-in did not start:\n{log}")

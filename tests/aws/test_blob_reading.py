@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET
 
-import httpx
+import httpx2
 import pytest
 
 from longshore.adapters.aws.blobs import S3BlobStore
@@ -155,7 +155,7 @@ class _CuttingProxy:
             self.refuses.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server = httpx.URL(stand_in().endpoint)
+        server = httpx2.URL(stand_in().endpoint)
         from_s3, to_s3 = await asyncio.open_connection(server.host, server.port)
         try:
             with suppress(asyncio.IncompleteReadError, ConnectionError):

@@ -50,7 +50,7 @@ def test_a_table_whose_expiry_cannot_be_read_is_a_failure(shape: dict[str, Any])
 
 
 class _UndeletableAws(AwsClient):
-    """A client for a bucket whose objects cannot be deleted."""
+    """A client for a bucket whose object, with two versions, cannot be deleted."""
 
     def __init__(self, code: str) -> None:
         super().__init__(AwsClientOptions())
@@ -58,12 +58,17 @@ class _UndeletableAws(AwsClient):
         self.attempts = 0
 
     async def call(self, service: str, operation: str, **parameters: Any) -> AwsResponse:
-        if operation == "list_objects_v2":
+        if operation == "list_object_versions":
             self.attempts += 1
             assert self.attempts < 10, "it is retried for ever"
-            return {"Contents": [{"Key": "kept"}]}
+            return {
+                "Versions": [{"Key": "kept", "VersionId": "1"}],
+                "DeleteMarkers": [{"Key": "kept", "VersionId": "2"}],
+            }
         assert operation == "delete_objects"
-        return {"Errors": [{"Key": "kept", "Code": self._code}]}
+        return {
+            "Errors": [{**item, "Code": self._code} for item in parameters["Delete"]["Objects"]]
+        }
 
 
 @pytest.mark.parametrize(

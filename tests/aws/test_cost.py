@@ -2,7 +2,18 @@
 
 from pathlib import Path
 
-from tests.aws.costs import ALONE, AT_LOAD, WIDE, WITH_HEARTBEATS, all_costs, seed_cost, table
+from tests.aws.costs import (
+    ALONE,
+    AT_LOAD,
+    REMOVED,
+    REMOVED_WIDE,
+    WIDE,
+    WITH_HEARTBEATS,
+    all_costs,
+    removal_costs,
+    seed_cost,
+    table,
+)
 from tests.unit.services.harness import scenario
 
 
@@ -28,3 +39,18 @@ async def test_work_stays_within_its_budget(tmp_path: Path) -> None:
     assert wide.ledger < alone.ledger
     assert wide.put_events <= 1
     assert all(cost.dollars < seed_cost(cost) for cost in costs.values())
+
+
+@scenario
+async def test_a_removal_stays_within_its_budget(tmp_path: Path) -> None:
+    costs = await removal_costs(tmp_path)
+    print("\n" + table(costs))  # noqa: T201 - figures
+
+    alone, wide = costs[REMOVED], costs[REMOVED_WIDE]
+    # A tombstone and its entry in an index, which moves twice; and one write for the task.
+    assert alone.ledger <= 9
+    assert wide.ledger < 1.5
+    # As many as they took to write.
+    assert alone.history == 10
+    # One listing for each of three folders and each step, for all jobs together.
+    assert alone.requests["s3.list_objects_v2"] <= 3 * 4

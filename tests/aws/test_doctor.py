@@ -78,7 +78,7 @@ class DoctorInstallation:
         if answer["Stacks"][0]["StackStatus"] != "CREATE_COMPLETE":
             events = self.call("cloudformation", "describe_stack_events", StackName=stack)
             pytest.fail(str([entry.get("ResourceStatusReason") for entry in events["StackEvents"]]))
-        for table in (self.names.events, self.names.output):
+        for table in (self.names.events, self.names.ledger):
             # The stand-in passes over what a template says of it.
             expiry = {"AttributeName": "ttl", "Enabled": True}
             self.call(

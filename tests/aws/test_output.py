@@ -108,18 +108,6 @@ async def test_the_largest_chunks_are_kept(harness: OutputHarness) -> None:
     assert await other.read(task, after=OutputPosition(1, 1), limit=1) == [batch[1]]
 
 
-@run_in_harness
-async def test_every_item_has_an_expiry_time(harness: OutputHarness) -> None:
-    log, task = harness.open_log(retention=timedelta(days=30)), harness.new_task()
-    await log.append(task, entries(3, 5))
-
-    ends = int((NOON + timedelta(days=30)).timestamp())
-    assert [item["ttl"] for item in await harness.items(task)] == [{"N": str(ends)}] * 2
-    other = harness.new_task()
-    await harness.open_log().append(other, entries(3))
-    assert [item.get("ttl") for item in await harness.items(other)] == [None]
-
-
 @pytest.mark.parametrize("sequence", [-1, 0, 10**19])
 @run_in_harness
 async def test_a_sequence_that_no_key_can_hold_is_refused(
@@ -189,7 +177,7 @@ async def test_an_item_that_was_written_behind_a_query_is_not_skipped(
 
 @pytest.mark.parametrize("forgotten", [(1,), (2,), (1, 2), (2, 3), (4,), (1, 4)])
 @run_in_harness
-async def test_items_that_have_expired_are_skipped(
+async def test_items_that_were_deleted_are_skipped(
     harness: OutputHarness, forgotten: tuple[int, ...]
 ) -> None:
     log, task = harness.open_log(), harness.new_task()

@@ -44,6 +44,8 @@ class CountingAws(LoopAwareAws):
         # Events received here are, in production, passed to functions by a mapping.
         is_mapped = str(parameters.get("QueueUrl", "")).endswith("-events")
         self.requests[f"{'mapped' if is_mapped else service}.{operation}"] += 1
+        if operation == "batch_write_item":
+            return await self._delete(parameters["RequestItems"])
         if service != "dynamodb" or operation not in _WRITE_OPERATIONS:
             answer = await super().call(service, operation, **parameters)
             if service == "dynamodb":
@@ -62,6 +64,15 @@ class CountingAws(LoopAwareAws):
             cost = index_units(_entry(before, index, names), _entry(after, index, names))
             self.units[f"{kind}/{index['IndexName']}"] += cost
         return answer
+
+    async def _delete(self, tables: dict[str, list[dict[str, Any]]]) -> AwsResponse:
+        """Each item of a batch costs what it costs alone."""
+        for table, requests in tables.items():
+            for request in requests:
+                key = request["DeleteRequest"]["Key"]
+                await self.call("dynamodb", "delete_item", TableName=table, Key=key)
+                self.requests["dynamodb.delete_item"] -= 1
+        return {}
 
     async def _item(self, table: str, key: Item) -> Item:
         result = await super().call(

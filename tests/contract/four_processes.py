@@ -102,6 +102,7 @@ def _backend(connections: "_RoundRobin", clock: FakeClock, *, epoch: int, atomic
                 "definitions",
                 "keys",
                 "budgets",
+                "retention",
             ),
         )
     }

@@ -24,6 +24,7 @@ from longshore.testing.contracts.queue_controls import (
     QueuedControlsContract,
     QueueHoldsContract,
 )
+from longshore.testing.contracts.retention import RetentionContract
 from longshore.testing.contracts.task_queue import TaskQueueContract
 from longshore.testing.contracts.task_source import DirectSourceContract, TaskSourceContract
 from longshore.testing.memory.backend import memory_backend
@@ -95,3 +96,11 @@ class TestMemoryTaskSource(_AtomicMemory, DirectSourceContract):
 
 class TestMemoryMessageSource(_Memory, TaskSourceContract):
     joint = False
+
+
+class TestMemoryRetention(_Memory, RetentionContract):
+    pass
+
+
+class TestAtomicMemoryRetention(_AtomicMemory, RetentionContract):
+    pass

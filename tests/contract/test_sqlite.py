@@ -30,6 +30,7 @@ from longshore.testing.contracts.queue_controls import (
     QueueHoldsContract,
     QueueHoldsSharedContract,
 )
+from longshore.testing.contracts.retention import RetentionContract
 from longshore.testing.contracts.task_source import DirectSourceContract
 
 
@@ -83,4 +84,8 @@ class TestSqliteBudgets(_Sqlite, BudgetsContract, BudgetsSharedContract):
 
 
 class TestSqliteTaskSource(_Sqlite, DirectSourceContract):
+    pass
+
+
+class TestSqliteRetention(_Sqlite, RetentionContract):
     pass

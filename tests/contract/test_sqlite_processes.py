@@ -33,6 +33,7 @@ from longshore.testing.contracts.queue_controls import (
     QueueHoldsContract,
     QueueHoldsSharedContract,
 )
+from longshore.testing.contracts.retention import RetentionContract
 from tests.contract.four_processes import FourProcesses, four_processes
 
 
@@ -91,4 +92,8 @@ class TestSqliteQueueHoldsInFour(_FourProcesses, QueueHoldsContract, QueueHoldsS
 
 
 class TestSqliteBudgetsInFour(_FourProcesses, BudgetsContract, BudgetsSharedContract):
+    pass
+
+
+class TestSqliteRetentionInFour(_FourProcesses, RetentionContract):
     pass

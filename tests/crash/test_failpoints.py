@@ -15,8 +15,15 @@ from longshore.ports.configuration import Budgets, Definitions, Keys, QueueContr
 from longshore.ports.events import EventLog
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
+from longshore.ports.retention import Retention
 from longshore.ports.task_source import TaskSource
-from verification.crash.failpoint_ports import PACKAGE_FAILPOINTS, SLOT_FAILPOINTS, WRITE_CALLS
+from verification.crash.failpoint_ports import (
+    BACKUP_FAILPOINTS,
+    PACKAGE_FAILPOINTS,
+    RARE_FAILPOINTS,
+    SLOT_FAILPOINTS,
+    WRITE_CALLS,
+)
 from verification.crash.matrix import FAILPOINTS
 
 PACKAGE = Path(longshore.__file__).parent
@@ -30,6 +37,7 @@ PORTS = {
     "definitions": Definitions,
     "keys": Keys,
     "budgets": Budgets,
+    "retention": Retention,
 }
 # A process that is killed around one of these has changed nothing.
 READS = {
@@ -45,8 +53,9 @@ READS = {
     "output": {"read", "wait_for_output"},
     "blobs": {"get", "stream", "size", "list_keys"},
     "definitions": {"get", "list"},
-    "keys": {"find", "list"},
+    "keys": {"find", "list", "tenants"},
     "budgets": {"get"},
+    "retention": {"ended_jobs", "is_removed"},
 }
 # What other processes can see, now or after this process ends.
 WRITE_METHODS = {
@@ -63,6 +72,8 @@ EXEMPT = {
     "registry.py:_publish_lock": "a part of register",
     "slots.py:_folder_left_by": "names what an ended task has left; its files are stored later",
     "slots.py:_remove_file": "a part of take_back and of the end of a task",
+    "launcher.py:_encode": "creates empty folders, and gives them to their user in each attempt",
+    "task_users.py:open_folder": "creates an empty folder, and sets its mode again at each start",
 }
 
 
@@ -92,7 +103,9 @@ def reached_in_package() -> Counter[str]:
 
 
 def test_each_failpoint_is_reached_in_one_function() -> None:
-    assert reached_in_package() == Counter((*PACKAGE_FAILPOINTS, *SLOT_FAILPOINTS))
+    assert reached_in_package() == Counter(
+        (*PACKAGE_FAILPOINTS, *SLOT_FAILPOINTS, *BACKUP_FAILPOINTS, *RARE_FAILPOINTS)
+    )
 
 
 def test_no_two_failpoints_have_the_same_name() -> None:

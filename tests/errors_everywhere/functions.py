@@ -100,6 +100,16 @@ async def _undelivered(harness: ErrorHarness) -> None:
             assert harness.caller_errors
 
     await harness.call_until_answered(replayed)
+
+    async def discarded() -> None:
+        # A call that is repeated because its answer was lost finds the event discarded.
+        try:
+            await service.discard(letter.id)
+        except NotFound:
+            assert harness.caller_errors
+
+    await _deliver(harness, lambda: service.store_and_alert([letter]))
+    await harness.call_until_answered(discarded)
     assert await harness.raw.blobs.list_keys("undelivered/") == []
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +19,6 @@ from longshore.testing.memory.backend import memory_backend
 from longshore.testing.worker_registry import FakeWorkerRegistry
 from tests.errors_everywhere.injection import FaultInjector, InjectedFault, PortProxy
 from tests.unit.services.harness import TENANT, ServiceHarness, job_id, task_id
-from verification.simulation.loop import VirtualLoop
 from verification.simulation.simulation import SimulationClock
 
 ResultT = TypeVar("ResultT")
@@ -49,20 +47,6 @@ _POLL_INTERVAL_S = 0.5
 _MAX_POLLS = 600
 _TRIES = 3
 _REPEATED_ERROR = "callers get the same error again and again"
-
-
-class InlineLoop(VirtualLoop):
-    """Virtual time, without threads: what would be done in one is done at once."""
-
-    def run_in_executor(
-        self, executor: Executor | None, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        answer = self.create_future()
-        try:
-            answer.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - any error is the answer
-            answer.set_exception(error)
-        return answer
 
 
 class Stuck(Exception):

@@ -33,13 +33,14 @@ _STORES = frozenset(
 _LISTED_RAISES = re.compile(r"^\s*(?P<name>[A-Z]\w+): ", re.MULTILINE)
 _INLINE_RAISES = re.compile(r"Raises (?P<name>[A-Z]\w+) ")
 # Errors of a caller that breaks the contract, which the services do not.
-_MISUSE = frozenset({("ledger.commit", "UsageError")})
+_MISUSE = frozenset({("ledger.commit", "UsageError"), ("events.query", "CursorLost")})
 _FACTORIES: dict[str, Callable[[], Exception]] = {
     "VersionConflict": lambda: errors.VersionConflict("a row", 1),
     "ReceiptExpired": lambda: errors.ReceiptExpired("a receipt"),
     "AlreadyExists": lambda: errors.AlreadyExists("an event", "a place"),
     "NotFound": lambda: errors.NotFound("blob", "a key"),
     "UsageError": lambda: errors.UsageError("this can never be"),
+    "CursorLost": errors.CursorLost,
     "AlertFailed": lambda: errors.AlertFailed("people", "they do not listen"),
     "BackendUnavailable": lambda: errors.BackendUnavailable("out of reach"),
     "OutcomeUnknown": lambda: errors.OutcomeUnknown("no answer came"),

@@ -211,6 +211,7 @@ async def keys(harness: ErrorHarness) -> None:
     )
     for _ in range(2):
         await harness.call_until_answered(lambda: access.ensure("ensured", TENANT, name="ensured"))
+    await harness.call_until_answered(access.shared_workers_warning)
     # Another caller stored the same key between the query and its answer.
     late = ApiKeys(
         backend=replace(harness.faulty.backend, keys=_LateKeys(harness.faulty.backend.keys)),

@@ -17,11 +17,12 @@ from longshore.audit.memory_reader import read_snapshot
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendRejected, LongshoreError
 from longshore.services.spill import DocumentStore
-from tests.errors_everywhere.harness import CANARY, ErrorHarness, InlineLoop, Stuck
+from tests.errors_everywhere.harness import CANARY, ErrorHarness, Stuck
 from tests.errors_everywhere.injection import Call, InjectedFault
 from tests.errors_everywhere.kinds import ErrorKind
 from tests.errors_everywhere.scenarios import Scenario
 from tests.unit.services.harness import TENANT, make_task
+from verification.simulation.loop import VirtualLoop
 
 # A worker that cannot even begin has taken nothing: it says so and ends, and another is started.
 _AT_THE_START = frozenset({"worker_registry.register", "runner.open"})
@@ -66,7 +67,7 @@ class _LogRecorder(logging.Handler):
 def run(scenario: Scenario, *, atomic: bool, fault: InjectedFault | None = None) -> Report:
     """Carry out a scenario; the report has the violations."""
     report = Report(fault)
-    loop = InlineLoop()
+    loop = VirtualLoop()
     unheard: list[str] = []
     loop.set_exception_handler(lambda _, context: unheard.append(_described(context)))
     folder = Path(tempfile.mkdtemp(prefix="errors-everywhere-"))

@@ -104,3 +104,7 @@ def ignores_sigterm() -> None:
     sys.stdout.flush()
     while True:
         signal.pause()
+
+
+def logs(text: str) -> None:
+    current().log(text)

@@ -133,3 +133,17 @@ def is_a_terminal() -> list[bool]:
 def _sleep_forever(*_references: object) -> None:
     while True:
         time.sleep(FOR_EVER_S)  # noqa: TID251
+
+
+def fork_bomb(count: int, *, detached: bool) -> None:
+    """Every process forks again and again, until there are ``count``; not more, to be safe."""
+    tokens, writer = os.pipe()
+    os.write(writer, b"." * (count - 1))
+    os.set_blocking(tokens, False)
+    while True:
+        try:
+            os.read(tokens, 1)
+        except BlockingIOError:
+            _sleep_forever()
+        if os.fork() == 0 and detached:
+            os.setsid()

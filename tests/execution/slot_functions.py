@@ -159,6 +159,10 @@ def steps(*names: str) -> list[Any]:
     return [current().step(name, lambda name=name: name.upper()) for name in names]
 
 
+def long_step(size: int) -> int:
+    return len(current().step("long", lambda: "x" * size))
+
+
 def reports() -> None:
     here = current()
     here.log("a line")
@@ -178,6 +182,10 @@ def surroundings() -> list[Any]:
     sys.stdout.write("seen")
     names = ("LEFT", "LONGSHORE_ATTEMPT_TASK", "PATH")
     return [os.environ.get(name) for name in names]  # noqa: TID251
+
+
+def traces() -> list[Any]:
+    return [current().traceparent, os.environ.get("TRACEPARENT")]  # noqa: TID251
 
 
 def open_files() -> list[str]:
@@ -209,12 +217,21 @@ def _reports_file() -> int:
     return int(channel._child._files.reports)
 
 
+def _long_summary() -> bytes:
+    from longshore.execution.slot_protocol import ReportFrame, encode_frame
+
+    running: Any = current()._channel
+    message = b'{"type":"summary","text":"%b"}' % (b"x" * 70_000)
+    return encode_frame(ReportFrame(running._record.number, running._record.fence, message))
+
+
 def writes_garbage(kind: str) -> None:
     """To the pipe for reports."""
     data = {
         "text": b"this is no frame" * 10,
         "length": b"\xff\xff\xff\x7f",
         "content": b"\x03\0\0\0abc",
+        "size": _long_summary(),
     }[kind]
     os.write(_reports_file(), data)
     _forever.wait()
@@ -224,7 +241,7 @@ def forges_an_outcome(number: int, fence: int) -> None:
     """The outcome of another task, and a report of this one, which is the first."""
     from longshore.execution.slot_protocol import OutcomeFrame, ReportFrame, encode_frame
 
-    outcome = OutcomeFrame(number, fence, 0, False, False, '"forged"', None)
+    outcome = OutcomeFrame(number, fence, 0, False, False, b'"forged"', None)
     report = ReportFrame(1, fence, b'{"type": "summary", "text": "still here"}')
     os.write(_reports_file(), encode_frame(outcome) + encode_frame(report))
     _forever.wait()

@@ -52,7 +52,9 @@ class Harness(SlotsHarness):
 
 
 @asynccontextmanager
-async def harness(folder: Path, recorder: SlotRecorder | None = None) -> AsyncIterator[Harness]:
+async def harness(
+    folder: Path, recorder: SlotRecorder | None = None, *, max_processes: int = 0
+) -> AsyncIterator[Harness]:
     forkserver = ForkServerClient(ENVIRONMENT)
     cleaner = FolderCleaner(keep=False)
     recorder = recorder or SlotRecorder()
@@ -64,6 +66,7 @@ async def harness(folder: Path, recorder: SlotRecorder | None = None) -> AsyncIt
         folder=folder / "work",
         page_path=page_path,
         cleaner=cleaner,
+        max_processes=max_processes,
     )
     recorder.slots = slots
     try:

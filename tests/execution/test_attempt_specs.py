@@ -1,6 +1,7 @@
 """How a child gets its order: whole, however long, and nothing of others with it."""
 
 import asyncio
+import json
 import os
 import signal
 from datetime import timedelta
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from longshore.adapters.system import SystemClock
-from longshore.core.definitions.definition import Isolation, ResourceLimits
+from longshore.core.definitions.definition import Isolation, ResourceLimits, RunnerKind
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
 from tests.execution.attempts import running_attempt
@@ -56,6 +57,45 @@ async def test_a_command_finds_a_long_input_in_its_file(runner: ProcessRunner) -
 
 
 @scenario
+async def test_a_command_finds_feedback_and_its_previous_output_in_files(
+    runner: ProcessRunner,
+) -> None:
+    script = "cat $LONGSHORE_ATTEMPT_FEEDBACK; echo; cat $LONGSHORE_ATTEMPT_PREVIOUS_OUTPUT"
+    revised = {"feedback": "kürzer,\nplease", "previous_output": {"text": LONG}, "revision": 1}
+    _, reports = await run_attempt(runner, a_script(script, **revised))
+
+    feedback, output = output_text(reports).rsplit("\n", 1)
+    assert feedback == "kürzer,\nplease"
+    assert json.loads(output) == {"text": LONG}
+
+
+@scenario
+async def test_a_command_that_is_not_revised_has_no_files_of_a_review(
+    runner: ProcessRunner,
+) -> None:
+    script = "ls; env | grep -c -e FEEDBACK -e PREVIOUS"
+    _, reports = await run_attempt(runner, a_script(script))
+
+    assert output_text(reports).split() == ["dependencies.json", "input.json", "0"]
+
+
+@scenario
+async def test_attempts_of_different_tenants_have_different_copies_of_repositories(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    definition = {"runner": RunnerKind.AGENT}
+    specs = [
+        a_script("", definition=definition, tenant=tenant) for tenant in ("acme", "acme", "globex")
+    ]
+    folders = {
+        runner._encode(spec, tmp_path, secrets={}, user=None)["agent"]["repositories"]
+        for spec in specs
+    }
+
+    assert len(folders) == 2
+
+
+@scenario
 async def test_a_limit_on_files_does_not_cut_the_order(runner: ProcessRunner) -> None:
     definition = {"isolation": Isolation.SPAWN, "resources": ResourceLimits(file_bytes=1000)}
 
@@ -83,7 +123,7 @@ async def test_a_child_finds_nothing_that_a_loaded_module_has_set_up(tmp_path: P
     assert match["PATH"] == "PATH=/usr/bin:/bin"
     for names in (set(match), set(ending.result["environment"])):
         others = {name for name in names if not name.startswith("LONGSHORE_ATTEMPT")}
-        assert others == {"PATH", "PWD"}
+        assert others == {"PATH", "PWD", "TRACEPARENT"}
     assert output_text(of_a_function) == ""
     assert ended_by == "SIGTERM"
 

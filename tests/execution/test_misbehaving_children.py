@@ -13,7 +13,7 @@ from longshore.core.definitions.definition import Isolation, ResourceLimits
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.launcher import ProcessRunner
-from longshore.execution.process_table import descendants
+from longshore.execution.process_table import descendants, has_more_descendants
 from longshore.ports.output import Stream
 from longshore.ports.runner import AttemptEnding, AttemptSpec, OutputReport
 from tests.execution.attempts import running_attempt
@@ -135,6 +135,48 @@ async def test_a_child_below_its_memory_limit_is_not_killed(runner: ProcessRunne
     ending, _ = await run_attempt(runner, misbehaving("allocates", 64, resources=limits))
 
     assert ending.result == 64 * MEGABYTE
+
+
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN])
+@pytest.mark.parametrize("detached", [False, True])
+@scenario
+async def test_an_attempt_with_too_many_processes_is_ended(
+    runner: ProcessRunner, detached: bool, isolation: Isolation
+) -> None:
+    limits = ResourceLimits(processes=50)
+    async with leaves_no_processes(runner):
+        spec = misbehaving("fork_bomb", 200, resources=limits, isolation=isolation)
+        spec.input["kwargs"] = {"detached": detached}
+        ending, _ = await run_attempt(runner, spec)
+
+        assert ending.failure is not None
+        assert not ending.failure.retryable
+        assert "more than 50 processes" in ending.failure.message
+        assert "resources.processes" in ending.failure.message
+
+
+@scenario
+async def test_a_definition_can_allow_more_processes_than_the_worker(runner: ProcessRunner) -> None:
+    runner.max_processes = 2
+    script = "sleep 1000 & sleep 1000 & sleep 1000 & echo ready; wait"
+    limits = ResourceLimits(processes=10)
+
+    async with running_attempt(runner, a_command("sh", "-c", script)) as attempt:
+        reports = [report async for report in attempt.reports()]
+        failure = (await attempt.ending()).failure
+    async with running_attempt(
+        runner, a_command("sh", "-c", script, definition={"resources": limits})
+    ) as attempt:
+        await wait_ready(attempt)
+        reaper = reapers_of(runner)[0]
+        await wait_until(lambda: len(descendants(reaper)) == 4)
+
+        assert not has_more_descendants(reaper, 4)
+        assert has_more_descendants(reaper, 3)
+
+    assert output_text(reports) == "ready\n"
+    assert failure is not None
+    assert "more than 2 processes" in failure.message
 
 
 @pytest.mark.parametrize(("name", "megabytes"), [("writes", 1024), ("writes_one_line", 64)])

@@ -1,13 +1,26 @@
 """What a child says on its channel is read with care: by hand, in nonsense, and with secrets."""
 
+import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from longshore.core.events.types import Activity
-from longshore.execution.host.report_decoder import decode_report
-from longshore.ports.runner import ActivityReport, ProgressReport, SummaryReport
+from longshore.execution.host.report_decoder import (
+    check_json,
+    decode_report,
+    is_too_long,
+    parse_long_message,
+)
+from longshore.execution.protocol import SMALL_LINE_BYTES
+from longshore.execution.runners.channel import MessageTooLong, encode_message
+from longshore.ports.runner import (
+    ActivityReport,
+    ConversationReport,
+    ProgressReport,
+    SummaryReport,
+)
 
 NOW = datetime(2030, 1, 7, tzinfo=UTC)
 SECRET = "password=hunter2hunter2"
@@ -73,7 +86,90 @@ def test_secrets_are_masked_in_everything_that_a_heartbeat_reports() -> None:
     assert [text for text in message if "hunter2" in text] == []
 
 
+@pytest.mark.parametrize("activity", ["tool", "", 5, None, ["sdk_query"], SECRET])
+def test_an_activity_of_an_unknown_type_is_waiting(activity: object) -> None:
+    assert decode("activity", activity=activity).activity.type == "waiting"
+
+
 def test_an_ordinary_activity_is_unchanged() -> None:
     doing = Activity(type="step_running", step_name="fetch page 3", timestamp=NOW)
 
     assert decode("activity", activity="step_running", step="fetch page 3") == ActivityReport(doing)
+
+
+@pytest.mark.parametrize(
+    ("start", "too_long"),
+    [
+        ('{"type":"result","value":"', False),
+        ('  { "type" : "step", "name": "', False),
+        ('{"type":"conversation","entries":"', False),
+        ('{"type":"activity","activity":"', True),
+        ('{"type":"results","value":"', True),
+        ('{"value":"', True),
+    ],
+)
+def test_only_messages_of_some_types_may_be_long(start: str, too_long: bool) -> None:
+    assert is_too_long(start.encode() + b"x" * SMALL_LINE_BYTES) is too_long
+    assert not is_too_long(start.encode())
+
+
+def test_a_child_refuses_to_send_what_the_worker_would_not_read() -> None:
+    assert len(encode_message("result", {"value": "x" * SMALL_LINE_BYTES})) > SMALL_LINE_BYTES
+    with pytest.raises(MessageTooLong, match="a log message"):
+        encode_message("log", {"text": "x" * SMALL_LINE_BYTES})
+
+
+def test_a_long_message_keeps_its_values_encoded() -> None:
+    result = parse_long_message(b'{"type":"result","value":[{"a": 1.50}]}')
+    step = parse_long_message(b'{"type":"step","name":"one","result":{"a":[1]}}')
+
+    assert result is not None
+    assert bytes(result["value"].data) == b'[{"a": 1.50}]'
+    assert step is not None
+    assert (step["name"], step["result"].decode()) == ("one", {"a": [1]})
+    assert parse_long_message(b'{"type":"result"}') is not None
+    assert parse_long_message(b'{"other":1}') == {"other": 1}
+
+
+def test_the_entries_of_a_long_conversation_stay_encoded_and_have_ids() -> None:
+    entries = b'[{"uuid":"u1","text":"x"},{"b":2,"a":1},{"uuid":3}]'
+    message = parse_long_message(
+        b'{"type":"conversation","conversation":"c","entries":%b}' % entries
+    )
+
+    assert message is not None
+    assert message["ids"] == ["u1", '{"a": 1, "b": 2}', '{"uuid": 3}']
+    report = decode_report(message, now=NOW)
+    assert isinstance(report, ConversationReport)
+    assert report.entries.decode()[0]["uuid"] == "u1"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"result","value":"\xff"}',
+        b'{"type":"result","value":"\\ud800"}',
+        b'{"type":"result","value":NaN}',
+        b'{"type":"result","value":1e999}',
+        b'{"type":"result","value":[1,]}',
+        b'{"type":"result","value":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"type":"result","value":[' + b"[]," * 1_000_000 + b"[]]}",
+        b'{"type":"conversation","conversation":"c","entries":[1]}',
+        b'{"type":"conversation","conversation":1,"entries":[]}',
+        b'{"type":"step","result":1}x',
+    ],
+    ids=lambda line: line[:40],
+)
+def test_a_long_message_that_cannot_be_stored_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^(a message|an entry)"):
+        parse_long_message(line)
+
+
+def test_a_check_holds_no_second_copy_of_the_text() -> None:
+    text = b'["' + b"x" * 2**24 + b'"]'
+    tracemalloc.start()
+    try:
+        check_json(text)
+        assert tracemalloc.get_traced_memory()[1] < 2**21
+    finally:
+        tracemalloc.stop()

@@ -9,6 +9,7 @@ import pytest
 
 from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Isolation
+from longshore.core.ids import traceparent_of
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
@@ -99,6 +100,34 @@ async def test_the_input_overrides_the_options_of_the_definition(
     ending, _ = await run_attempt(runner, spec)
 
     assert ending.result == 6
+
+
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN])
+@scenario
+async def test_a_row_whose_input_sets_what_the_definition_does_not_allow_is_not_executed(
+    runner: ProcessRunner, tmp_path: Path, isolation: Isolation
+) -> None:
+    """A submit refuses it too, but the row may be older, or not from a submit."""
+    file = tmp_path / "created"
+    fixed = {"overridable": (), "isolation": isolation}
+    command = a_command("touch", str(file), definition={"options": {"argv": ["true"]}, **fixed})
+    environment = a_command(
+        definition={"options": {"argv": ["sh", "-c", "$RUN"]}, **fixed, "overridable": ("argv",)},
+        input={"env": {"RUN": f"touch {file}"}, "argv": ["sh", "-c", "$RUN"]},
+    )
+    function = a_call(
+        "add", 1, definition={"options": {"function": "os:getpid"}, **fixed, "overridable": ()}
+    )
+
+    for spec, name in ((command, "'argv'"), (environment, "'env.RUN'"), (function, "'function'")):
+        ending, _ = await run_attempt(runner, spec)
+
+        assert ending.failure is not None
+        assert ending.failure.category is ErrorCategory.VALIDATION
+        assert not ending.failure.retryable
+        assert f"the input sets {name}" in ending.failure.message
+        assert "`overridable`" in ending.failure.message
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(
@@ -205,7 +234,8 @@ async def test_a_child_gets_only_its_environment_and_reads_its_input_from_a_priv
     assert seen["environment"]["OWN"] == "1"
     assert seen["environment"]["LONGSHORE_ATTEMPT_TASK"] == "job-a_a"
     assert seen["environment"]["LONGSHORE_ATTEMPT"] == "1"
-    unexpected = set(seen["environment"]) - {"PATH", "PWD", "OWN", "LC_CTYPE"}
+    assert seen["environment"]["TRACEPARENT"] == traceparent_of("job-a", "job-a_a", 1)
+    unexpected = set(seen["environment"]) - {"PATH", "PWD", "OWN", "LC_CTYPE", "TRACEPARENT"}
     assert all(name.startswith("LONGSHORE_ATTEMPT") for name in unexpected)
     assert not any("secret" in argument for argument in seen["argv"])
     assert seen["note"] == "a secret of the task"

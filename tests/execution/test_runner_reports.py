@@ -1,6 +1,8 @@
 """What a child says while it runs: its streams, its steps, and reports by hand."""
 
 import asyncio
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,11 @@ import pytest
 
 from longshore.core.events.types import Usage
 from longshore.core.tasks.failures import ErrorCategory
+from longshore.execution.host import attempt
 from longshore.execution.host.launcher import ProcessRunner
+from longshore.execution.host.report_decoder import parse_long_message, parse_message
 from longshore.ports.output import Stream
-from longshore.ports.runner import ActivityReport, StepReport, UsageReport
+from longshore.ports.runner import ActivityReport, OutputReport, StepReport, UsageReport
 from tests.execution.attempts import running_attempt
 from tests.execution.conftest import (
     NO_GRACE,
@@ -42,6 +46,67 @@ async def test_a_megabyte_and_more_arrives_whole_on_both_streams(runner: Process
     assert ending.failure is None
     assert output_text(reports, Stream.STDOUT) == "x" * 3_000_000
     assert output_text(reports, Stream.STDERR) == "y" * 2_000_000
+
+
+@scenario
+async def test_a_long_message_that_is_no_result_fails_the_attempt(runner: ProcessRunner) -> None:
+    script = """
+    (printf '{"type":"activity","activity":"'; head -c 70000 /dev/zero | tr '\\0' x; echo '"}') >&3
+    """
+
+    ending, reports = await run_attempt(runner, a_script(script))
+
+    assert ending.failure is not None
+    assert ending.failure.category is ErrorCategory.PARSE
+    assert reports == []
+
+
+@scenario
+async def test_long_messages_are_parsed_in_a_thread_and_keep_their_order(
+    runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_loop: list[int] = []
+
+    def parse(line: bytes) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            on_loop.append(len(line))
+        return parse_message(line)
+
+    def parse_long(line: bytes) -> Any:
+        parse(line)
+        return parse_long_message(line)
+
+    monkeypatch.setattr(attempt, "parse_message", parse)
+    monkeypatch.setattr(attempt, "parse_long_message", parse_long)
+    script = """
+    for name in one two; do
+        printf '{"type":"step","name":"%s","result":"' $name
+        head -c 300000 /dev/zero | tr '\\0' x; echo '"}'
+        echo '{"type":"log","text":"after '$name'"}'
+    done >&3
+    (printf '{"type":"result","value":"'; head -c 300000 /dev/zero | tr '\\0' y; echo '"}') >&3
+    """
+
+    ending, reports = await run_attempt(runner, a_script(script))
+
+    steps = [StepReport(name, "x" * 300_000) for name in ("one", "two")]
+    logs = [OutputReport(Stream.LOG, f"after {name}\n".encode()) for name in ("one", "two")]
+    # They are not decoded: as values they may need many times their size.
+    reports = [
+        replace(report, result=report.result.decode()) if isinstance(report, StepReport) else report
+        for report in reports
+    ]
+    assert reports == [steps[0], logs[0], steps[1], logs[1]]
+    assert ending.result.decode() == "y" * 300_000
+    assert max(on_loop) < 300_000
+
+
+@scenario
+async def test_a_very_long_line_of_the_log_is_divided(runner: ProcessRunner) -> None:
+    ending, reports = await run_attempt(runner, a_call("logs", "ü" * 100_000))
+
+    assert ending.failure is None
+    assert output_text(reports, Stream.LOG).replace("\n", "") == "ü" * 100_000
 
 
 @scenario
@@ -145,7 +210,7 @@ async def test_a_script_can_write_to_the_channel_and_invalid_lines_are_skipped(
     assert used == [Usage(), Usage(), Usage(input_tokens=5, turns=2, cost_usd=0.25)]
     assert [(item.type, item.step_name) for item in doing] == [
         ("sdk_query", "7"),
-        ("x", "half ? of a pair"),
+        ("waiting", "half ? of a pair"),
     ]
     assert output_text(reports, Stream.LOG) == "hello\n"
 

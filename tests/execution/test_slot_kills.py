@@ -14,12 +14,13 @@ import pytest
 
 from longshore.core.definitions.definition import Isolation
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.errors import UsageError
+from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.process_table import descendants
 from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
 from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
+from longshore.ports.runner import RunnerBroken
 from longshore.testing.contracts.child_slots import BOTH
 from tests.execution.conftest import scenario, wait_until
 from tests.execution.process_tree import reaper_of_slot
@@ -170,7 +171,14 @@ async def test_a_task_is_killed_when_its_lease_is_no_longer_trusted(
 
 
 @pytest.mark.parametrize(
-    "name", ["writes_garbage text", "writes_garbage length", "writes_garbage content", "forges"]
+    "name",
+    [
+        "writes_garbage text",
+        "writes_garbage length",
+        "writes_garbage content",
+        "writes_garbage size",
+        "forges",
+    ],
 )
 @pytest.mark.parametrize("isolation", BOTH)
 @scenario
@@ -196,6 +204,31 @@ async def test_a_child_that_sends_garbage_is_killed_and_replaced(
         assert list(ending.not_begun) == _behind(isolation)[:1]
         assert here.recorder.outcomes == {}
         await here.run(slot, a_task("echo", number=3, isolation=isolation))
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_child_with_too_many_processes_is_ended(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with harness(tmp_path, max_processes=50) as here:
+        slot = await here.open(isolation)
+        function = {
+            "function": "tests.execution.misbehaving_functions:fork_bomb",
+            "kwargs": {"detached": True},
+        }
+        bomb = a_task("fork_bomb", 200, isolation=isolation, options=function)
+        assert here.slots.give(slot, bomb)
+        await wait_until(lambda: here.recorder.endings)
+
+        ending = here.recorder.endings[0]
+        assert (ending.cause, ending.begun) == (ChildEndCause.PROCESSES, 1)
+        assert ending.failure is not None
+        assert ending.failure.category is ErrorCategory.PROGRAMMING
+        assert "more than 50 processes" in ending.failure.message
+        assert len(descendants(await reaper_of_slot(here.slots, slot))) == 1
+        outcome = await here.run(slot, a_task("echo", "next", number=2, isolation=isolation))
+        assert outcome.result == '"next"'
 
 
 @pytest.mark.parametrize(
@@ -268,6 +301,28 @@ async def test_modules_that_cannot_be_loaded_are_reported(tmp_path: Path) -> Non
         here.slots.forkserver = here.forkserver
         slot = await here.open()
         await here.run(slot, a_task("echo"))
+
+
+@scenario
+async def test_a_fork_server_that_ends_while_it_loads_is_started_three_times(
+    tmp_path: Path,
+) -> None:
+    module = tmp_path / "ends_at_import.py"
+    module.write_text("import os\nos._exit(3)\n")
+    client = ForkServerClient({"PYTHONPATH": str(tmp_path)}, modules=["ends_at_import"])
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable, match=r"loaded ends_at_import: exit code 3$"):
+            await client.open()
+    module.write_text("")
+    await client.open()  # and those before count no more
+    await client.close()
+    module.write_text("import os\nos.kill(os.getpid(), 9)\n")
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable, match=r"ends_at_import: signal 9$"):
+            await client.open()
+    with pytest.raises(RunnerBroken, match=r"ends_at_import: signal 9, 3 times in a row$"):
+        await client.open()
+    await client.close()
 
 
 @contextmanager

@@ -5,17 +5,22 @@ import json
 import os
 import shutil
 import socket
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from longshore.core.definitions.definition import Isolation
+from longshore.core.ids import traceparent_of
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.errors import BackendUnavailable, UsageError
+from longshore.execution.host import slots
+from longshore.execution.host.report_decoder import parse_long_message
 from longshore.execution.slot_page import begun_tasks, clock_ns, read_boot_id
 from longshore.ports.child_slots import ChildEndCause
 from longshore.ports.output import Stream
@@ -41,6 +46,21 @@ async def test_a_task_has_its_result_as_json(tmp_path: Path, isolation: Isolatio
 
             assert here.recorder.result(number) == value
             assert outcome.duration_ns > 0
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_a_task_whose_input_sets_what_the_definition_does_not_allow_is_not_executed(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    definition = replace(DEFINITIONS[isolation], overridable=("env.A",))
+    task = replace(a_task("echo", 1, isolation=isolation), definition=definition)
+    async with harness(tmp_path) as here:
+        outcome = await here.run(await here.open(isolation), task)
+
+    assert outcome.failure is not None
+    assert outcome.failure.category is ErrorCategory.VALIDATION
+    assert "the input sets 'function', which the definition" in outcome.failure.message
 
 
 @scenario
@@ -187,6 +207,25 @@ async def test_a_large_input_arrives_and_its_file_is_removed(
             assert here.recorder.result(number) == "x" * size
 
         assert list(tmp_path.glob("work/*.task")) == []
+
+
+@scenario
+async def test_a_long_step_is_parsed_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+
+    def parse(line: bytes) -> Any:
+        threads.add(threading.current_thread())
+        return parse_long_message(line)
+
+    monkeypatch.setattr(slots, "parse_long_message", parse)
+    async with harness(tmp_path) as here:
+        await here.run(await here.open(), a_task("long_step", 300_000))
+
+        assert here.recorder.result(1) == 300_000
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("isolation", BOTH)
@@ -626,3 +665,23 @@ async def test_a_slot_that_can_have_no_other_child_closes_and_returns_its_task(
         assert (endings[-1].begun, list(endings[-1].not_begun)) == (None, [number])
         slot = await here.open(isolation)
         await here.run(slot, a_task("echo", number=number + 1, isolation=isolation))
+
+
+@pytest.mark.parametrize("isolation", BOTH)
+@scenario
+async def test_each_task_has_a_trace_context_of_its_own(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    own = traceparent_of("job-a", "job-a_1", 1)
+    async with harness(tmp_path) as here:
+        slot = await here.open(isolation)
+        first = await here.run(slot, a_task("traces", isolation=isolation))
+        second = await here.run(slot, a_task("traces", number=2, isolation=isolation))
+        options = {"env": {"TRACEPARENT": "that of the caller"}}
+        task = a_task("traces", number=3, isolation=isolation, options=options)
+        third = await here.run(slot, task)
+
+    in_variable = own if isolation is Isolation.FORK else None
+    assert json.loads(first.result or "") == [own, in_variable]
+    assert second.result != first.result
+    assert json.loads(third.result or "")[1] == "that of the caller"

@@ -20,12 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import JobState
 from longshore.settings import load_settings
 from longshore.wiring.services import open_services
 
 TIMEOUT_S = 60
+needs_mounts = pytest.mark.skipif(
+    (sys.platform != "linux" or os.getuid() != 0) and os.environ.get("CI") != "true",  # noqa: TID251
+    reason="NOT TESTED: only root can mount a small disk",
+)
 LONGSHORE = (sys.executable, "-m", "longshore")
 SCRIPT = Path(sys.executable).parent / "longshore"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -76,6 +82,31 @@ class Cli:
             [*LONGSHORE, *arguments],
             cwd=self.folder,
             env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+
+    def on_small_disk(
+        self, script: str, *, size: str = "8m", **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start a script whose data folder is a small disk, which only its processes see.
+
+        In it, $LONGSHORE is the command line and ``fill`` leaves no free space.
+        """
+        (self.folder / ".longshore").mkdir(mode=0o700)
+        prepared = f"""
+            set -e
+            mount -t tmpfs -o size={size},mode=700 none .longshore
+            fill() {{ dd if=/dev/zero of=.longshore/filler bs=4k status=none 2>/dev/null || true; }}
+            {script}
+        """
+        return subprocess.Popen(
+            ["unshare", "-m", "sh", "-c", prepared],
+            cwd=self.folder,
+            env={**self.environment, "LONGSHORE": " ".join(LONGSHORE)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

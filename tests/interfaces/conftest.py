@@ -20,8 +20,11 @@ def cli(tmp_path: Path) -> Cli:
 
 
 @pytest.fixture
-def inside(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., CommandResult]]:
+def inside(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., CommandResult]]:
     """The command line in the process of the test: faster for many commands on one store."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
 

@@ -66,7 +66,7 @@ async def _serve(
                 services = replace(services, backend=memory_backend(services.backend.clock))
                 await fill_messages(services)
             services.api_keys.set_operator_tenant(settings.tenant)
-            app = create_app(services, hosts=settings.api.hosts, body_bytes=settings.api.body_bytes)
+            app = create_app(services, settings.api)
             socket = bind_socket(settings.api.host, settings.api.port)
             async with serve(app, socket):
                 _, key = await services.api_keys.create(

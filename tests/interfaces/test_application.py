@@ -16,10 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
-from longshore.core.api_keys import ApiScope, Rate
+from longshore.core.api_keys import NO_LIMITS, ApiScope, Rate, WorkLimits
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.reader import read_definition
@@ -29,7 +29,14 @@ from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import AlreadyExists, CommandRefused, InvalidJob, NotFound, UsageError
+from longshore.errors import (
+    AlreadyExists,
+    CommandRefused,
+    InvalidJob,
+    NotAllowed,
+    NotFound,
+    UsageError,
+)
 from longshore.interfaces.client.http_client import HttpClient
 from longshore.interfaces.rest.app import create_app
 from longshore.ports.output import OutputChunk, Stream
@@ -39,6 +46,7 @@ from longshore.services.app import Application, ArtifactContent, Caller
 from longshore.services.documents import ApiDocument, to_dict
 from longshore.services.submit import Submission
 from longshore.settings import Settings
+from longshore.settings.model import ApiSettings
 from longshore.testing.clock import FakeClock
 from longshore.testing.memory.backend import memory_backend
 from longshore.testing.worker_registry import FakeWorkerRegistry
@@ -157,7 +165,7 @@ async def full_store() -> Store:
     await store.submit("open", a_task("p"), a_task("q", "p"), budget={"usd": 5})
     await store.submit("running", a_task("r"), a_task("s", queue="mail"))
     await store.claim("running", "r")
-    await store.submit("review", a_task("v") | {"name": "report"})
+    await store.submit("review", a_task("v", name="report", input={}))
     await store.complete("review", "v", "draft")
     await services.operator_commands.pause_queue("mail", by="bob", reason="maintenance")
     await services.health_check.check_tenant(TENANT)
@@ -169,15 +177,20 @@ async def full_store() -> Store:
 
 
 @contextlib.asynccontextmanager
-async def open_operations(kind: str) -> AsyncIterator[Operations]:
+async def open_operations(kind: str, limits: WorkLimits = NO_LIMITS) -> AsyncIterator[Operations]:
     """The operations of a caller on a copy of the store: in this process, or over HTTP."""
     store = await full_store()
     if kind == "application":
-        yield store.services.application(Caller(tenant=TENANT, name="ann"))
+        yield store.services.application(Caller(tenant=TENANT, name="ann", limits=limits))
         return
-    app = create_app(store.services, hosts=("*",), body_bytes=1_000_000)
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=app),
+    if limits != NO_LIMITS:
+        scopes = {*ApiScope} - {ApiScope.ADMIN}
+        _, store.key = await store.services.api_keys.create(
+            TENANT, name="ann", scopes=scopes, by="setup", limits=limits
+        )
+    app = create_app(store.services, ApiSettings(hosts=("*",)))
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=app),
         base_url=f"{URL}/v1/",
         headers={"x-api-key": store.key},
     ) as client:
@@ -377,6 +390,9 @@ CASES: dict[str, Case] = {
     "pause_queue": lambda o: o.pause_queue("slow", reason="too much"),
     "resume_queue": lambda o: o.resume_queue("mail"),
     "resume_queue: not paused": lambda o: o.resume_queue("default"),
+    "prune_jobs": lambda o: o.prune_jobs("1s"),
+    "prune_jobs: only counted": lambda o: o.prune_jobs("0s", dry_run=True),
+    "prune_jobs: no duration": lambda o: o.prune_jobs("soon"),
     "get_budget": lambda o: o.get_budget(),
     "get_budget: of a job": lambda o: o.get_budget(job_id("open")),
     "get_budget: of a task": lambda o: o.get_budget(task_id("open", "p")),
@@ -384,10 +400,70 @@ CASES: dict[str, Case] = {
     "add_budget: without a limit": lambda o: o.add_budget(Budget(usd=1), job_id("done")),
     "list_keys": lambda o: o.list_keys(),
     "create_key": lambda o: o.create_key("ci", ["submit", "read"]),
+    "create_key: limited": lambda o: o.create_key(
+        "ci", ["submit"], definitions=["report"], queues=["mail", "default"]
+    ),
+    "create_key: an administrator with limits": lambda o: o.create_key(
+        "ci", ["admin"], definitions=["report"]
+    ),
+    "create_key: limited to nothing": lambda o: o.create_key("ci", ["submit"], queues=[]),
+    "create_key: limited to no name": lambda o: o.create_key("ci", ["submit"], queues=["a b"]),
+    "create_key: of another tenant": lambda o: o.create_key("ci", ["read"], tenant="globex"),
     "revoke_key": revoked,
     "revoke_key: unknown": lambda o: o.revoke_key("key-unknown"),
 }
-ERRORS = (AlreadyExists, CommandRefused, NotFound, InvalidJob, UsageError)
+LIMITS = WorkLimits(definitions=frozenset({"report"}), queues=frozenset({"default"}))
+NEW_REPORT = {"taskId": "n", "name": "report"}
+
+
+async def one_of_a_batch(operations: Operations) -> Any:
+    """Only the jobs that the caller may not submit are refused."""
+    answers = await operations.submit_many(
+        [
+            Submission({"tasks": [NEW_REPORT]}, "first"),
+            Submission({"tasks": [NEW_REPORT, a_task("m")]}, "mixed"),
+            Submission(JOB_FILE, "file"),
+            Submission({"tasks": [NEW_REPORT]}, "last"),
+        ]
+    )
+    assert [isinstance(answer, NotAllowed) for answer in answers] == [False, True, True, False]
+    return [str(answer) if isinstance(answer, ERRORS) else answer for answer in answers]
+
+
+REFUSED: dict[str, Case] = {
+    "submit": lambda o: o.submit({"tasks": [NEW_REPORT, a_task("m", "n")]}),
+    "submit: another queue": lambda o: o.submit({"tasks": [{**NEW_REPORT, "queue": "mail"}]}),
+    "submit_file": lambda o: o.submit_file(JOB_FILE),
+    "submit_file: another report": lambda o: o.submit_file(
+        {
+            "definitions": [{"name": "report", "runner": "command", "options": {"argv": ["sh"]}}],
+            "tasks": [NEW_REPORT],
+        }
+    ),
+    "add_tasks": lambda o: o.add_tasks(job_id("open"), {"tasks": [a_task("more")]}),
+    "add_tasks: another queue": lambda o: o.add_tasks(
+        job_id("open"), {"tasks": [{**NEW_REPORT, "queue": "mail"}]}
+    ),
+    "resume": lambda o: o.resume(job_id("failed")),
+    "resume: one task": lambda o: o.resume(job_id("failed"), ["x"]),
+    "replay_dead_letters": lambda o: o.replay_dead_letters([task_id("failed", "x")]),
+    "replay_dead_letters: that match": lambda o: o.replay_dead_letters(DEAD),
+    "put_definition": lambda o: o.put_definition("report", {"runner": "command"}),
+    "delete_definition": lambda o: o.delete_definition("report"),
+}
+"""What a caller with these limits may not do."""
+ALLOWED: dict[str, Case] = {
+    "submit": lambda o: o.submit({"tasks": [NEW_REPORT]}, request_id="new"),
+    "submit_many": one_of_a_batch,
+    "add_tasks": lambda o: o.add_tasks(job_id("open"), {"tasks": [NEW_REPORT]}, request_id="more"),
+    "approve": lambda o: o.approve(task_id("review", "v")),
+    "revise": lambda o: o.revise(task_id("review", "v"), "shorter"),
+    "cancel_job": lambda o: o.cancel_job(job_id("open")),
+    "get_job": lambda o: o.get_job(job_id("failed")),
+    "resume: unknown": lambda o: o.resume(job_id("failed"), ["unknown"]),
+    "add_budget": lambda o: o.add_budget(Budget(usd=2.5), job_id("open"), request_id="more"),
+}
+ERRORS = (AlreadyExists, CommandRefused, NotFound, InvalidJob, NotAllowed, UsageError)
 
 
 async def plain(answer: Any) -> Any:
@@ -403,8 +479,8 @@ async def plain(answer: Any) -> Any:
     return answer
 
 
-async def answer_of(kind: str, case: Case) -> Any:
-    async with asyncio.timeout(TIMEOUT_S), open_operations(kind) as operations:
+async def answer_of(kind: str, case: Case, limits: WorkLimits = NO_LIMITS) -> Any:
+    async with asyncio.timeout(TIMEOUT_S), open_operations(kind, limits) as operations:
         try:
             return await plain(await case(operations))
         except ERRORS as error:
@@ -449,6 +525,110 @@ def test_an_operation_answers_the_same_from_the_application_and_over_http(name: 
     remote = asyncio.run(answer_of("http", CASES[name]))
 
     assert remote == direct
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_limited_key_does_not_start_other_tasks(name: str) -> None:
+    direct = asyncio.run(answer_of("application", REFUSED[name], LIMITS))
+    remote = asyncio.run(answer_of("http", REFUSED[name], LIMITS))
+
+    assert remote == direct
+    kind, text = direct
+    assert kind == "NotAllowed"
+    assert "this key may only start tasks of the definitions report in the queues default" in text
+
+
+@pytest.mark.parametrize("name", ["approve", "revise"])
+def test_a_key_that_is_limited_to_other_definitions_does_not_review(name: str) -> None:
+    limits = WorkLimits(definitions=frozenset({"other"}))
+    direct = asyncio.run(answer_of("application", ALLOWED[name], limits))
+
+    assert direct == asyncio.run(answer_of("http", ALLOWED[name], limits))
+    assert direct[0] == "NotAllowed"
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_limited_key_does_the_rest_as_any_other(name: str) -> None:
+    direct = asyncio.run(answer_of("application", ALLOWED[name], LIMITS))
+
+    assert direct == asyncio.run(answer_of("http", ALLOWED[name], LIMITS))
+    if name != "submit_many":
+        assert direct == asyncio.run(answer_of("application", ALLOWED[name]))
+
+
+def test_built_in_definitions_can_be_switched_off_for_a_caller() -> None:
+    async def run() -> None:
+        caller = Caller(tenant=TENANT, name="ann", limits=WorkLimits(builtins=False))
+        store = await full_store()
+        operations = store.services.application(caller)
+        python = {"taskId": "m", "name": "python", "input": {"function": "os:getpid"}}
+        for refused in (
+            operations.submit({"tasks": [a_task("n"), NEW_REPORT | {"taskId": "r"}, python]}),
+            operations.submit_file({**JOB_FILE, "tasks": [a_task("n"), NEW_REPORT, python]}),
+            operations.add_tasks(job_id("open"), {"tasks": [a_task("n"), NEW_REPORT, python]}),
+        ):
+            with pytest.raises(InvalidJob, match=r"api\.builtin_definitions") as error:
+                await refused
+            paths = [problem.path for problem in error.value.problems]
+            assert {"tasks[0].name", "tasks[2].name"} <= {*paths}
+        assert (await operations.submit_file(JOB_FILE)).created
+        assert await operations.resume(job_id("failed"))  # it was accepted before
+        await store.services.backend.definitions.put(
+            TENANT, read_definition({"name": "command", "runner": "command", "options": HI})
+        )
+        assert (await operations.submit({"tasks": [{"taskId": "n", "name": "command"}]})).created
+
+    asyncio.run(run())
+
+
+def test_what_a_definition_does_not_let_an_input_set_is_refused_with_every_problem() -> None:
+    """Also together with other problems, and in a job file with the definition."""
+
+    async def run() -> None:
+        store = await full_store()
+        operations = store.services.application(Caller(tenant=TENANT, name="ann"))
+        await operations.put_definition(
+            "feed",
+            {"runner": "command", "options": HI, "overridable": ["env.REGION"]},
+        )
+        ids = (await operations.find_ids("job-", limit=100)).ids
+        sets = {"argv": ["sh"], "env": {"REGION": "north", "PATH": "/tmp"}, "rows": 3}
+        allowed = {"env": {"REGION": "north"}, "rows": 3}
+        tasks = [
+            {"taskId": "a", "name": "feed", "input": sets},
+            {"taskId": "b", "name": "feed", "input": allowed},
+            {"taskId": "c", "name": "report", "input": {"cwd": "/"}},
+        ]
+        expected = ["tasks[0].input.argv", "tasks[0].input.env.PATH", "tasks[2].input.cwd"]
+        for refused, more in (
+            (operations.submit({"tasks": tasks}), []),
+            (operations.add_tasks(job_id("open"), {"tasks": tasks}), []),
+            (operations.submit({"tasks": [*tasks, a_task("a")]}), ["tasks[3].taskId"]),
+            (operations.submit({"tasks": [*tasks, NEW_REPORT | {"name": "x"}]}), ["tasks[3].name"]),
+        ):
+            with pytest.raises(InvalidJob) as error:
+                await refused
+            assert {item.path for item in error.value.problems} == {*expected, *more}
+        message = {item.path: item.message for item in error.value.problems}[expected[0]]
+        assert message == (
+            "the definition 'feed' does not let the input set it: leave it out, or add 'argv' to"
+            " the definition's `overridable`"
+        )
+        own = {"name": "feed", "runner": "command", "options": HI, "overridable": ["argv"]}
+        file = {"definitions": [own], "tasks": tasks[:2]}
+        with pytest.raises(InvalidJob) as error:
+            await operations.submit_file(file)
+        paths = [item.path for item in error.value.problems]
+        assert paths == [f"tasks[{n}].input.env.{name}" for n, name in ENVIRONMENTS]
+        assert (await operations.get_definition("feed")).version == 1
+        assert (await operations.find_ids("job-", limit=100)).ids == ids
+        assert (await operations.submit({"tasks": [tasks[1]]})).created
+
+    asyncio.run(run())
+
+
+HI = {"argv": ["echo", "hi"]}
+ENVIRONMENTS = ((0, "REGION"), (0, "PATH"), (1, "REGION"))
 
 
 def test_every_operation_has_a_case() -> None:

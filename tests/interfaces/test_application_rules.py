@@ -9,7 +9,7 @@ import pytest
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.errors import CommandRefused, NotFound
 from longshore.services.app import Application, Caller, NoResult
-from tests.interfaces.test_application import TENANT, Store, full_store, job_id, task_id
+from tests.interfaces.test_application import TENANT, Store, a_task, full_store, job_id, task_id
 
 ALICE = Caller(tenant=TENANT, name="alice", is_operator=False, is_admin=False)
 
@@ -104,3 +104,70 @@ def test_a_cancellation_by_another_tenant_changes_nothing() -> None:
         assert await ledger.get_job(job_id("open")) == before
 
     with_store(scenario)
+
+
+async def files_of(application: Application, task: str) -> dict[str, str]:
+    """The files of a task with their content, read with the listing."""
+    listed = (await application.list_artifacts(task)).artifacts
+    files = {}
+    for item in listed:
+        content = await (await application.open_artifact(task, item.name)).read()
+        assert len(content) == item.bytes, item.name
+        files[item.name] = content.decode()
+    return files
+
+
+def test_every_ended_task_has_a_result_file_and_a_summary_without_storing_them() -> None:
+    async def scenario(store: Store, application: Application) -> list[dict[str, str]]:
+        await store.submit("files", a_task("small"), a_task("large"))
+        await store.complete("files", "small", {"n": 1, "text": "zwölf"})
+        await store.complete("files", "large", "x" * 5_000)
+        keys = list(await store.services.backend.blobs.list_keys("task/logs/", limit=1_000))
+        assert not [key for key in keys if task_id("files", "") in key]
+        tasks = [task_id("files", "small"), task_id("files", "large"), task_id("failed", "x")]
+        return [await files_of(application, task) for task in tasks]
+
+    small, large, failed = with_store(scenario)
+
+    assert small == {
+        "attempt-1/artifacts/task-result.json": '{"n":1,"text":"zwölf"}',
+        "attempt-1/logs/summary.log": "task: completed after 1s\n",
+    }
+    assert large["attempt-1/artifacts/task-result.json"] == f'"{"x" * 5_000}"'
+    (summary,) = failed.values()
+    assert summary.startswith("task: failed after 1s")
+    assert "broke" in summary
+
+
+def test_a_task_that_has_not_ended_has_no_such_files() -> None:
+    async def scenario(store: Store, application: Application) -> list[dict[str, str]]:
+        tasks = [task_id("running", "r"), task_id("open", "p")]
+        return [await files_of(application, task) for task in tasks]
+
+    assert with_store(scenario) == [{}, {}]
+
+
+def test_a_file_that_an_attempt_stored_has_precedence_and_pages_are_in_order() -> None:
+    async def scenario(store: Store, application: Application) -> tuple[dict[str, str], list[str]]:
+        task = task_id("files", "a")
+        await store.submit("files", a_task("a"))
+        await store.complete("files", "a", 1)
+        folder = f"task/logs/{task}/attempt-1"
+        for name in ("logs/summary.log", "artifacts/a.csv", "artifacts/z.csv"):
+            await store.services.backend.blobs.put(f"{folder}/{name}", b"own")
+        names, after = [], ""
+        while page := (await application.list_artifacts(task, limit=1, after=after)).artifacts:
+            names += [item.name for item in page]
+            after = names[-1]
+        return await files_of(application, task), names
+
+    files, names = with_store(scenario)
+
+    assert files["attempt-1/logs/summary.log"] == "own"
+    assert names == sorted(files)
+    assert [name.rpartition("/")[2] for name in names] == [
+        "a.csv",
+        "task-result.json",
+        "z.csv",
+        "summary.log",
+    ]

@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
 from longshore.interfaces.cli.exit_codes import ExitCode
-from tests.interfaces.command_line import Cli, CommandResult
+from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult
 from tests.interfaces.conftest import At
 from tests.interfaces.server_thread import run_server
 
@@ -140,9 +140,9 @@ def test_a_key_is_shown_once_and_works_until_it_is_revoked(ask: Inside, cli: Cli
     listed = {key["name"]: key for key in ask("keys", "list", "-o", "json").json["keys"]}
     with run_server(cli.folder / ".longshore") as server:
         headers = {"x-api-key": created.out.strip()}
-        before = httpx.get(f"{server.url}/v1/jobs", headers=headers)
+        before = httpx2.get(f"{server.url}/v1/jobs", headers=headers)
         revoked = ask("keys", "revoke", listed["ci"]["id"])
-        after = httpx.get(f"{server.url}/v1/jobs", headers=headers)
+        after = httpx2.get(f"{server.url}/v1/jobs", headers=headers)
 
     assert created.code == revoked.code == 0
     assert listed["ci"]["scopes"] == ["read"]
@@ -155,3 +155,59 @@ def test_a_key_needs_a_name_and_a_scope(ask: Inside) -> None:
     assert ask("keys", "create", "", "--scope", "read").code == ExitCode.USAGE
     assert ask("keys", "create", "ci", "--scope", "everything").code == ExitCode.USAGE
     assert ask("keys", "revoke", "key-none").code == ExitCode.NOT_FOUND
+
+
+def test_a_key_can_be_limited_to_definitions_and_queues(ask: Inside, at: At, cli: Cli) -> None:
+    ask("definitions", "apply", str(SHOP))
+    created = ask(
+        *("keys", "create", "shop", "--scope", "submit", "--scope", "read"),
+        *("--definitions", "mail-staff, price-list", "--queues", "default"),
+    )
+    admin = ask("keys", "create", "ann", "--scope", "admin", "--queues", "default")
+    nothing = ask("keys", "create", "ann", "--scope", "read", "--definitions", " ,")
+    (listed,) = [
+        key for key in ask("keys", "list", "-o", "json").json["keys"] if key["name"] == "shop"
+    ]
+
+    assert created.code == 0
+    assert (listed["definitions"], listed["queues"]) == (["mail-staff", "price-list"], ["default"])
+    assert "mail-staff, price-list  default" in ask("keys", "list").out
+    assert (admin.code, nothing.code) == (ExitCode.USAGE, ExitCode.USAGE)
+    assert "cannot be limited" in admin.err
+    assert "expected one or more names" in nothing.err
+    with run_server(cli.folder / ".longshore") as server:
+        url = ("--server", server.url)
+        key = {"LONGSHORE_API_KEY": created.out.strip()}
+        job = cli.folder / "job.yaml"
+        job.write_text("tasks: [{taskId: a, name: mail-staff}]")
+        allowed = cli("submit", str(job), *url, env=key)
+        job.write_text("tasks: [{taskId: a, name: command, input: {argv: [id]}}]")
+        refused = cli("submit", str(job), *url, env=key)
+
+    assert allowed.code == 0
+    assert refused.code == ExitCode.REFUSED
+    assert "this key may only start tasks of the definitions mail-staff, price-list" in refused.err
+
+
+def test_the_first_key_of_a_second_tenant_gives_a_warning(inside: Inside, cli: Cli) -> None:
+    folder = ("--data-dir", str(cli.folder / ".longshore"))
+    first, more, second, again = (
+        inside("keys", "create", "a", "--scope", "read", "--tenant", tenant, *folder)
+        for tenant in ("acme", "acme", "globex", "globex")
+    )
+
+    assert [answer.code for answer in (first, more, second, again)] == [0] * 4
+    assert ["warning" in answer.err for answer in (first, more, second, again)] == [
+        *(False, False),
+        *(True, False),
+    ]
+    assert "2 tenants have keys" in second.err
+    assert "threat-model.md" in second.err
+    assert second.out.startswith("lsk_")
+    with cli.start("up", "--port", "0") as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("  stop"):
+            continue
+        process.terminate()
+        _, shown = process.communicate(timeout=TIMEOUT_S)
+    assert "3 tenants have keys" in shown  # and the default one, whose key `up` makes

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from longshore.core.maximums import RECEIVE_LIMIT
@@ -93,7 +93,7 @@ def test_discarding_a_message_records_an_event_of_its_queue(
     answer = ask("discard", message)
     again = ask("discard", message)
 
-    events = httpx.get(
+    events = httpx2.get(
         f"{server.url}/v1/events",
         params={"entity": "QUEUE#odd"},
         headers={"x-api-key": server.key},

@@ -1,5 +1,6 @@
 """``longshore doctor``: checks everything and changes nothing."""
 
+import contextlib
 import json
 import signal
 from collections.abc import Callable
@@ -7,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from longshore.adapters.sqlite import inspection
 from longshore.adapters.sqlite.store_file import migrations
+from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.interfaces.cli.exit_codes import ExitCode
-from tests.interfaces.command_line import Cli, CommandResult, send_signal
+from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult, needs_mounts, send_signal
 
 Inside = Callable[..., CommandResult]
 
@@ -71,6 +74,8 @@ def test_every_part_of_a_used_store_is_checked(cli: Cli) -> None:
     assert answer.code == 0
     assert rows["schema"].split() == ["schema", "ok", "version", str(migrations()[-1][0])]
     assert "quick check passed" in rows["integrity"]
+    assert "1 ended job, kept for 90 d" in rows["retention"]
+    assert "the oldest ended" in rows["retention"]
     assert {"workers", "wakeups", "queues"} <= set(rows)
 
 
@@ -113,6 +118,54 @@ def test_a_damaged_store_fails_and_is_not_changed(
 
     assert (statuses["integrity"], statuses["code"]) == ("fail", ExitCode.FAILED)
     assert database.read_bytes() == bytes(pages)
+
+
+@needs_mounts
+@pytest.mark.parametrize("make_unusable", ["fill", "mount -o remount,ro .longshore"])
+def test_a_full_or_read_only_disk_is_not_called_damage(cli: Cli, make_unusable: str) -> None:
+    # A restore for lack of free space would replace good data by older data.
+    with cli.on_small_disk(
+        f"$LONGSHORE run -- true; {make_unusable}; $LONGSHORE doctor -o json"
+    ) as doctor:
+        out, _ = doctor.communicate(timeout=TIMEOUT_S)
+
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert doctor.returncode == ExitCode.FAILED
+    assert checks["integrity"]["status"] == "fail"
+    assert "cannot be read now" in checks["integrity"]["detail"]
+    assert not {"restore", "damaged:"} & set(checks["integrity"]["detail"].split())
+    assert "schema" not in checks
+
+
+@needs_mounts
+def test_a_disk_without_room_fails_the_test_write_and_nothing_else(cli: Cli) -> None:
+    # The store can be read, and a page may even fit.
+    leave_room = "dd if=/dev/zero of=.longshore/filler bs=4k count=$1 status=none"
+    with cli.on_small_disk(
+        f"""
+        $LONGSHORE run -- true
+        free=$(stat -f -c %a .longshore)
+        set -- $((free - 100)); {leave_room}
+        exec $LONGSHORE doctor -o json
+        """
+    ) as doctor:
+        out, _ = doctor.communicate(timeout=TIMEOUT_S)
+
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert {name for name, check in checks.items() if check["status"] == "fail"} == {"write"}
+    assert "disk full: " in checks["write"]["detail"]
+
+
+def test_a_process_that_was_stopped_while_it_writes_fails_the_test_write(
+    cli: Cli, inside: Inside, checks: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _submit(cli, inside)
+    assert checks()["write"] == "ok"
+    monkeypatch.setattr(inspection, "_WRITE_TIMEOUT_S", 0.1)
+
+    with contextlib.closing(WriteLock(cli.folder / ".longshore")) as lock, lock:
+        assert checks()["write"] == "fail"
+    assert checks()["write"] == "ok"
 
 
 def test_a_store_of_a_newer_version_fails(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,10 @@ from longshore.errors import UsageError
 from longshore.interfaces.cli.client import ApiClient, EntityRef
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import GlobalOptions
+from longshore.interfaces.cli.render import screen
 from longshore.services.documents import IdList
+from longshore.settings import load_settings
+from longshore.wiring.services import open_services
 from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult
 from tests.interfaces.conftest import At
 
@@ -335,5 +339,68 @@ def test_the_help_of_a_command_imports_neither_settings_nor_storage(command: str
     imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
     packages = {name.partition(".")[0] for name in imported}
     assert "longshore.interfaces.cli.options" in imported
-    assert packages & {"rich", "msgspec", "apsw", "httpx", "yaml"} == set()
+    assert packages & {"rich", "msgspec", "apsw", "httpx2", "yaml"} == set()
     assert imported & {"longshore.settings", "longshore.services.documents"} == set()
+
+
+# A title and the clipboard (OSC), the screen and the cursor (CSI), C1, a device string, BEL.
+HOSTILE = (
+    b"\x1b[31mred\x1b[0m\x1b]0;title\a\x1b]52;c;Zm9v\x1b\\\x1b[2J\x1b[1;1H\xc2\x9b1A\xc2\x9d2;x\xc2\x9c"
+    b"\x1bP+q\x1b\\\x1bc\x1b(0\a\b\0\tover\rwritten\x1b[8"
+)
+CLEAN = b"\x1b[31mred\x1b[0m\tover\r\nwritten"
+
+
+def test_a_terminal_gets_only_colours_of_a_task(cli: Cli) -> None:
+    (cli.folder / "hostile").write_bytes(HOSTILE)
+    cli("run", "--", "cat", str(cli.folder / "hostile"))
+    task = f"{json.loads(cli('jobs', '-o', 'json').out)['jobs'][0]['jobId']}_run"
+    with cli.terminal("logs", task) as of_task, cli.terminal("logs", "job-") as of_job:
+        assert (of_task.wait(), of_job.wait()) == (0, 0)
+    with cli.start("logs", task) as piped:
+        raw = piped.stdout.buffer.read()  # type: ignore[union-attr]
+
+    assert of_task.shown.encode() == CLEAN
+    assert CLEAN in of_job.shown.encode()
+    assert "\x1b]" not in of_job.shown
+    assert raw == HOSTILE
+
+
+def test_a_control_sequence_in_two_writes_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, terminal = os.openpty()
+    with open(terminal, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        screen.filter_terminals()
+        for byte in HOSTILE:
+            sys.stdout.buffer.write(bytes([byte]))
+            sys.stdout.buffer.flush()
+        shown = b""
+        while b"written" not in shown:
+            shown += os.read(reader, 1000)
+    os.close(reader)
+
+    assert shown.startswith(b"\x1b[31mred\x1b[0m]0;title")  # its end was not known at its start
+    assert re.findall(rb"[\x00-\x1f\x7f]", shown) == re.findall(rb"[\x00-\x1f\x7f]", CLEAN)
+
+
+def test_a_terminal_gets_no_control_sequences_of_stored_texts(cli: Cli) -> None:
+    async def pause() -> None:
+        settings = load_settings({"data_dir": cli.folder / ".longshore"}, environ={})
+        async with open_services(settings) as services:
+            # An older version took such a reason.
+            reason = "\x1b]0;t\x07\x9b2Jdown"
+            controls = services.backend.queue_controls
+            await controls.pause("default", by="eve", reason=reason, now=services.now())
+
+    cli("submit", "-", stdin=json.dumps(REPORT))
+    asyncio.run(pause())
+    for *command, shown in (
+        ("why", "job-", "down"),
+        ("queues", "list", "down"),
+        ("job", "\x1bc", ""),
+    ):
+        with cli.terminal(*command) as terminal:
+            terminal.wait()
+        assert not re.search(r"\x1b[^\[]|\x1b\[[\d;]*[^\d;m]|\x07|\x9b", terminal.shown)
+        assert shown in terminal.shown
+    assert "\x1b]0;t\x07" in cli("why", "job-").out

@@ -89,6 +89,26 @@ def test_a_job_is_cancelled_and_resumed(cli: Cli, ask: Inside, submit: Callable[
     assert (nothing.code, "nothing to resume: no task failed" in nothing.err) == (4, True)
 
 
+def test_ended_jobs_are_counted_and_removed(
+    cli: Cli, ask: Inside, submit: Callable[..., str]
+) -> None:
+    ended = submit(_task("a"))
+    assert cli("worker", "--burst").code == 0
+    waiting = submit(_task("a"))
+
+    counted = ask("prune", "--older-than", "0s", "--dry-run")
+    young = ask("prune", "--older-than", "30d")
+    removed = ask("prune", "--older-than", "0s")
+    again = ask("prune", "--older-than", "0s", "-o", "json")
+
+    assert counted.out == "1 job would be removed\n"
+    assert young.out == "0 jobs removed\n"
+    assert removed.out == "1 job removed\n"
+    assert again.json == {"jobs": 0, "more": False}
+    assert (ask("job", ended).code, ask("job", waiting).code) == (3, 0)
+    assert ask("prune", "--older-than", "soon").code == 2
+
+
 def test_one_task_is_cancelled(ask: Inside, submit: Callable[..., str]) -> None:
     job_id = submit(_task("a"), _task("b"))
 

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,15 @@ from longshore.core.tasks.states import JobState
 from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.services.dispatcher import CONSUMER
-from tests.interfaces.command_line import LONGSHORE, SCRIPT, TIMEOUT_S, Cli, is_alive, send_signal
+from tests.interfaces.command_line import (
+    LONGSHORE,
+    SCRIPT,
+    TIMEOUT_S,
+    Cli,
+    is_alive,
+    needs_mounts,
+    send_signal,
+)
 
 
 def test_the_output_and_the_exit_code_of_the_command_are_passed_through(cli: Cli) -> None:
@@ -235,3 +244,61 @@ def test_a_slow_reader_does_not_cost_the_lease(cli: Cli) -> None:
 
     assert run.returncode == 0
     assert out.splitlines() == [*(str(number) for number in range(1, 100001)), "last"]
+
+
+_SHORT_LEASE = """
+[worker]
+renew_every = "500ms"
+extend_by = "2s"
+kill_grace = "100ms"
+skew_margin = "0s"
+"""
+# Ends when the disk of the data folder is full, so that its outcome cannot be stored.
+_FILLING = "sh -c 'dd if=/dev/zero of=.longshore/filler bs=4k status=none; echo filled > begun'"
+
+
+@needs_mounts
+def test_a_disk_that_stays_full_is_named_and_ends_the_run(cli: Cli) -> None:
+    (cli.folder / "longshore.toml").write_text(_SHORT_LEASE)
+
+    with cli.on_small_disk(f"exec $LONGSHORE run -- {_FILLING}") as run:
+        _, printed = run.communicate(timeout=TIMEOUT_S)
+
+    assert run.returncode == ExitCode.BACKEND
+    assert f"disk full: {cli.folder}/.longshore has 0 bytes free" in printed
+
+
+@needs_mounts
+def test_a_disk_that_is_full_from_the_start_is_named(cli: Cli) -> None:
+    with cli.on_small_disk("fill; exec $LONGSHORE run -- true") as run:
+        _, printed = run.communicate(timeout=TIMEOUT_S)
+
+    assert run.returncode == ExitCode.BACKEND
+    assert "disk full: " in printed
+
+
+@needs_mounts
+def test_a_signal_ends_a_run_on_a_full_disk(cli: Cli) -> None:
+    (cli.folder / "longshore.toml").write_text(_SHORT_LEASE)
+    begun = cli.make_fifo("begun")
+    argv = _FILLING.replace("begun'", "begun; exec sleep 99'")
+
+    with cli.on_small_disk(f"exec $LONGSHORE run -- {argv}") as run:
+        begun.read_text()
+        send_signal(run, signal.SIGTERM)
+
+        code = run.wait(TIMEOUT_S)
+
+    assert code in {128 + signal.SIGTERM, ExitCode.BACKEND, ExitCode.STOP_OVERDUE}
+
+
+@needs_mounts
+def test_a_run_continues_when_the_full_disk_has_room_again(cli: Cli) -> None:
+    begun = cli.make_fifo("begun")
+    with cli.on_small_disk(f"exec $LONGSHORE -v run -- {_FILLING}") as run:
+        begun.read_text()
+        next(line for line in run.stderr if "disk full" in line)
+        Path(f"/proc/{run.pid}/root{cli.folder}/.longshore/filler").unlink()
+        run.communicate(timeout=TIMEOUT_S)
+
+    assert run.returncode == 0

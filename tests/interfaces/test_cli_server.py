@@ -4,11 +4,14 @@ import json
 import signal
 import stat
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
+from longshore.adapters.system import ensure_key, key_file
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.wiring.services import Services
@@ -203,8 +206,8 @@ def test_a_key_is_not_sent_to_an_unsafe_or_invalid_url(
 def test_the_key_of_this_machine_is_sent_to_this_machine_alone(
     cli: Cli, store: Path, server: ServerAddress
 ) -> None:
-    (store / "api-key").write_text(f"{server.key}\n")
-    (store / "api-key").chmod(0o600)
+    keys = cli.folder / ".config/longshore/keys"
+    ensure_key(key_file(keys, store), lambda: server.key)
 
     local = cli("jobs", "--server", server.url)
     remote = cli("jobs", "--server", "https://jobs.example.com")
@@ -317,3 +320,35 @@ def test_interrupting_submit_with_wait_leaves_the_job_to_the_server(cli: Cli) ->
     assert waiting.returncode == ExitCode.INTERRUPTED
     assert "workers continue job-" in errors
     assert job["status"] == "running"
+
+
+class _WebPage(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<html>Please log in</html>")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.mark.parametrize("command", ["jobs", "why abc", "definitions list"])
+def test_a_server_of_another_kind_is_named(cli: Cli, command: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _WebPage) as web_server:
+        Thread(target=web_server.serve_forever).start()
+        url = f"http://127.0.0.1:{web_server.server_port}"
+        answer = cli(*command.split(), "--server", url, env={"LONGSHORE_API_KEY": "some-key"})
+        web_server.shutdown()
+
+    assert answer.code == ExitCode.USAGE
+    assert f"{url} answered with something that Longshore does not send (text/html)" in answer.err
+
+
+def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(cli: Cli) -> None:
+    key = {"LONGSHORE_API_KEY": "schlüssel"}
+    answer = cli("jobs", "--server", "http://127.0.0.1:9", env=key)
+
+    assert answer.code == ExitCode.USAGE
+    assert "the API key for http://127.0.0.1:9 has characters that no key has" in answer.err
+    assert "schl" not in answer.err

@@ -273,3 +273,55 @@ def test_settings_are_listed_with_the_origin_of_each_value(cli: Cli) -> None:
     assert rows["app"] == ["shop", "LONGSHORE_APP in the environment"]
     assert rows["tenant"] == ["acme", "flag"]
     assert rows["retry.max_attempts"] == ["3", "default"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("job", b"\xff\xfe"), ("run", "--", b"\xff"), ("-o", "json", "jobs", "--name", b"caf\xe9")],
+)
+def test_an_argument_that_is_not_utf_8_is_refused(
+    cli: Cli, arguments: tuple[str | bytes, ...]
+) -> None:
+    ended = subprocess.run(
+        [*LONGSHORE, *arguments], cwd=cli.folder, env=cli.environment, capture_output=True
+    )
+
+    assert ended.returncode == ExitCode.USAGE
+    assert f"argument {len(arguments)} is not valid UTF-8" in ended.stderr.decode()
+    assert not list(cli.folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("closed", "printed"),
+    [("<&-", b"out\n"), (">&-", b""), ("2>&-", b"out\n"), ("<&- >&- 2>&-", b"")],
+)
+def test_a_closed_standard_stream_is_like_an_empty_one(
+    cli: Cli, closed: str, printed: bytes
+) -> None:
+    quiet = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *LONGSHORE, "run", "--", "sh", "-c", "echo out"],
+        cwd=cli.folder,
+        env=cli.environment,
+        capture_output=True,
+    )
+
+    assert quiet.returncode == 0
+    assert quiet.stdout == printed
+    assert b"bug" not in quiet.stderr
+    assert json.loads(cli("jobs", "-o", "json").out)["jobs"][0]["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("logs", "job-a", "--attempt", "1" + 30 * "0"),
+        ("trace", "job-a", "--attempt", "1" + 30 * "0"),
+        ("definitions", "show", "a", "--version", "1" + 30 * "0"),
+        ("budget", "add", "--tokens", "1" + 30 * "0"),
+    ],
+)
+def test_a_number_that_no_store_holds_is_refused(cli: Cli, arguments: tuple[str, ...]) -> None:
+    answer = cli(*arguments)
+
+    assert answer.code == ExitCode.USAGE
+    assert "must be less than or equal to" in answer.err

@@ -1,5 +1,6 @@
 """``longshore submit``: jobs from files, their errors, and waiting for their end."""
 
+import itertools
 import json
 import signal
 from collections.abc import Callable
@@ -22,6 +23,7 @@ definitions:
     timeout: 30s
     retry: {maxAttempts: 2, base: 10ms}
     options: {argv: [sh, -c, 'echo "$LONGSHORE_ATTEMPT_TASK" >> traces', say]}
+    overridable: [cwd]
 tasks:
   - {taskId: top, name: say, input: {cwd: FOLDER}}
   - {taskId: left, name: say, dependsOn: [top], input: {cwd: FOLDER}}
@@ -190,6 +192,22 @@ def test_an_invalid_file_is_rejected_with_the_line_of_the_error(
 
     assert answer.code == ExitCode.USAGE
     assert expected in answer.err
+
+
+def test_aliases_that_expand_to_millions_of_values_are_refused(
+    submit: Callable[..., CommandResult],
+) -> None:
+    names = "abcdefghij"
+    levels = [
+        f"  {name}: &{name} [{', '.join([f'*{previous}'] * 9)}]"
+        for previous, name in itertools.pairwise(names)
+    ]
+    bomb = "\n".join(["tasks: []", "x:", "  a: &a [ha]", *levels])
+
+    answer = submit(bomb)
+
+    assert answer.code == ExitCode.USAGE
+    assert "more than 2,000,000 values, including those that its aliases (*)" in answer.err
 
 
 def test_a_json_file_with_an_error_is_not_read_as_yaml(inside: Inside, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_worker_alone_logs_to_a_file_too(cli: Cli) -> None:
         (("--processes", "0"), "'--processes': must be greater"),
         (("--processes", "2", "--recycle-at", "noon"), "'noon' is not a time of day"),
         (("--log-format", "xml"), "log_format: "),
-        (("--log-file", "/nowhere/at/all.log"), "log_file: '/nowhere/at/all.log' cannot be"),
+        (("--log-file", "/dev/null/at/all.log"), "log_file: '/dev/null/at/all.log' cannot be"),
         (("--parent-fd", "2"), "'--parent-fd': must be greater"),
         (("--parent-fd", "999"), "--parent-fd 999 is not a socket"),
     ],

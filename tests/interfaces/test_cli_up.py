@@ -3,17 +3,20 @@
 import contextlib
 import json
 import re
+import resource
 import shutil
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
+from longshore.interfaces.cli.exit_codes import ExitCode
 from tests.interfaces.command_line import TIMEOUT_S, Cli
 
 ROOT = Path(__file__).parents[2]
@@ -22,19 +25,25 @@ HELLO = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["echo",
 SLOW = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["sleep", "1"]}}]}
 
 
-Up = tuple[subprocess.Popen[str], httpx.Client]
+Up = tuple[subprocess.Popen[str], httpx2.Client]
+
+
+def key_file(cli: Cli) -> Path:
+    """The file of the server's key."""
+    (path,) = (cli.folder / ".config/longshore/keys").iterdir()
+    return path
 
 
 @contextlib.contextmanager
-def up(cli: Cli, *options: str) -> Iterator[Up]:
+def up(cli: Cli, *options: str, **process_options: Any) -> Iterator[Up]:
     """The process, and a client that has its key."""
-    with cli.start("up", "--port", "0", *options) as process:
+    with cli.start("up", "--port", "0", *options, **process_options) as process:
         try:
             assert process.stdout is not None
             address = ADDRESS.match(process.stdout.readline())
             assert address, process.communicate()
-            key = (cli.folder / ".longshore" / "api-key").read_text().strip()
-            with httpx.Client(
+            key = key_file(cli).read_text().strip()
+            with httpx2.Client(
                 base_url=address[1], headers={"x-api-key": key}, timeout=TIMEOUT_S
             ) as client:
                 yield process, client
@@ -43,13 +52,13 @@ def up(cli: Cli, *options: str) -> Iterator[Up]:
                 process.kill()
 
 
-def ended(client: httpx.Client, job_id: str) -> str:
+def ended(client: httpx2.Client, job_id: str) -> str:
     """The state in which the job's only task ended; its event stream lasts until then."""
     client.get(f"/v1/jobs/{job_id}/tasks/a/output/stream")
     return str(client.get(f"/v1/jobs/{job_id}/tasks/a").json()["status"])
 
 
-def begun(client: httpx.Client, job_id: str) -> None:
+def begun(client: httpx2.Client, job_id: str) -> None:
     """Wait until the job's only task runs."""
     with client.stream("GET", f"/v1/jobs/{job_id}/tasks/a/events/stream") as events:
         next(line for line in events.iter_lines() if "Task Processing Started" in line)
@@ -64,7 +73,60 @@ def test_a_submitted_job_completes_and_ctrl_c_stops_cleanly(cli: Cli) -> None:
         process.send_signal(signal.SIGINT)
 
         assert process.wait(TIMEOUT_S) == 0
-    assert stat.S_IMODE((cli.folder / ".longshore" / "api-key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(key_file(cli).stat().st_mode) == 0o600
+
+
+WALK = """
+import os
+import re
+
+def look(folder, names):
+    for path in filter(os.path.isfile, (os.path.join(folder, name) for name in names)):
+        with open(path, "rb") as file:
+            key = re.search(rb"lsk_[A-Za-z0-9_-]{40}", file.read(10**6))
+            print("a key" if key else "a file", path)
+
+folder = "."
+while not os.path.samefile(folder, "/"):
+    look(folder, os.listdir(folder))
+    folder += "/.."
+for folder, _, names in os.walk("../.."):
+    look(folder, names)
+"""
+
+
+def test_a_task_does_not_find_the_servers_key_on_its_way_up_from_its_folder(cli: Cli) -> None:
+    """Neither in a folder above its own, nor anywhere in the data folder."""
+    walk = {"argv": [sys.executable, "-c", WALK]}
+    with up(cli) as (_, client):
+        job = {"tasks": [{"taskId": "a", "name": "command", "input": walk}]}
+        job_id = client.post("/v1/jobs", json=job).json()["jobId"]
+        assert ended(client, job_id) == "completed"
+        output = client.get(f"/v1/jobs/{job_id}/tasks/a/output").json()["output"]
+
+    shown = "".join(chunk["text"] for chunk in output)
+    assert "a file ../../longshore.db\n" in shown
+    assert "a key" not in shown
+    assert key_file(cli).read_text().startswith("lsk_")
+
+
+def test_a_key_in_the_data_folder_is_moved_out_of_it(cli: Cli) -> None:
+    with up(cli) as (_, client):
+        key = client.headers["x-api-key"]
+    earlier = cli.folder / ".longshore" / "api-key"
+    key_file(cli).rename(earlier)
+
+    with up(cli) as (_, client):
+        assert client.headers["x-api-key"] == key
+        assert client.get("/v1/jobs").status_code == 200
+    assert not earlier.exists()
+
+
+def test_a_key_folder_in_the_data_folder_is_refused(cli: Cli) -> None:
+    answer = cli("up", "--port", "0", env={"LONGSHORE_KEYS_DIR": ".longshore/keys"})
+
+    assert answer.code == ExitCode.USAGE
+    assert "must not be in the data folder" in answer.err
 
 
 def test_running_tasks_may_finish_when_it_is_stopped(cli: Cli) -> None:
@@ -76,6 +138,22 @@ def test_running_tasks_may_finish_when_it_is_stopped(cli: Cli) -> None:
 
     (job,) = cli.jobs()
     assert job.state.value == "completed"
+
+
+def test_it_may_open_more_files_than_it_was_started_with_and_its_tasks_may_not(cli: Cli) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    tasks = [{"taskId": "a", "name": "command", "input": {"argv": ["sh", "-c", "ulimit -Sn"]}}]
+
+    with up(cli, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))) as (
+        process,
+        client,
+    ):
+        soft, _ = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        job_id = client.post("/v1/jobs", json={"tasks": tasks}).json()["jobId"]
+        printed = client.get(f"/v1/jobs/{job_id}/tasks/a/output/stream").text
+
+    assert soft == min(hard, 65_536)
+    assert '"text":"256\\n"' in printed.replace(" ", "")
 
 
 def test_without_a_worker_tasks_wait_for_a_separate_worker(cli: Cli) -> None:
@@ -105,7 +183,7 @@ def test_the_key_stays_the_same_and_a_key_file_readable_by_others_is_rejected(cl
     with up(cli) as (_, client):
         assert client.headers["x-api-key"] == first
         assert client.get("/v1/jobs").status_code == 200
-    (cli.folder / ".longshore" / "api-key").chmod(0o644)
+    key_file(cli).chmod(0o644)
 
     answer = cli("up", "--port", "0")
 
@@ -154,7 +232,7 @@ def quick(cli: Cli) -> None:
     (cli.folder / "longshore.toml").write_text('[definitions]\nwatch_every = "20ms"\n')
 
 
-def version_of(client: httpx.Client, name: str = "feed") -> tuple[int, list[str]]:
+def version_of(client: httpx2.Client, name: str = "feed") -> tuple[int, list[str]]:
     document = client.get(f"/v1/task-definitions/{name}").json()
     return document["version"], document["options"]["argv"][1:]
 
@@ -172,6 +250,33 @@ def test_definitions_of_files_are_stored_at_startup_and_counted_on_the_screen(cl
         assert version_of(client, "mail-staff") == (1, ["dear all"])
     with up(cli) as (process, _):
         assert f"definitions/ in {cli.folder}\n" in screen(process)
+
+
+def test_a_definition_with_a_secret_that_its_worker_does_not_give_is_refused(cli: Cli) -> None:
+    variables = {"X": {"from": "DEPLOY"}, "Y": {"from": "OTHER"}, "Z": "text"}
+    options = {"argv": ["true"], "env": variables}
+    definition = {"name": "deploy", "runner": "command", "options": options}
+    job = {"definitions": [definition], "tasks": [{"taskId": "a", "name": "deploy"}]}
+    (cli.folder / "longshore.yaml").write_text(json.dumps({"definitions": [definition]}))
+    (cli.folder / "longshore.toml").write_text("[worker]\ntask_secrets = ['DEPLOY']\n")
+
+    with up(cli) as (process, client):
+        shown = screen(process, "nothing")
+        put = client.put("/v1/task-definitions/deploy", json=definition)
+        submitted = client.post("/v1/jobs/batch", json={"jobs": [{"job": job}]})
+        stored = client.get("/v1/task-definitions").json()
+        del variables["Y"]
+        accepted = client.put("/v1/task-definitions/deploy", json=definition)
+
+    for answer in (put, submitted):
+        assert '"status":422' in answer.text
+        assert "options.env.Y" in answer.text
+        assert "secret 'OTHER'" in answer.text
+        assert "worker.task_secrets" in answer.text
+        assert "DEPLOY" not in answer.text
+    assert stored["definitions"] == []
+    assert accepted.status_code == 200
+    assert "secret 'OTHER'" in shown
 
 
 def test_an_invalid_file_is_reported_and_the_others_are_stored(cli: Cli) -> None:

@@ -49,9 +49,16 @@ def test_a_full_file_is_rotated_and_the_oldest_is_deleted(tmp_path: Path) -> Non
     assert "line 98" in files[0].read_text().splitlines()[-1]
 
 
+def test_the_folder_of_the_log_file_is_created(tmp_path: Path) -> None:
+    log_to_file(Settings(), tmp_path / "logs" / "longshore" / "a.log")
+
+    assert (tmp_path / "logs" / "longshore" / "a.log").exists()
+
+
 def test_a_log_file_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"log_file: .* cannot be written: No such file"):
-        log_to_file(Settings(), tmp_path / "nowhere" / "a.log")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"log_file: .* cannot be written: .+"):
+        log_to_file(Settings(), tmp_path / "file" / "a.log")
 
 
 def test_lines_of_workers_and_own_records_are_in_one_file(tmp_path: Path) -> None:

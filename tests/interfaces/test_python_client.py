@@ -450,7 +450,12 @@ def test_a_definition_that_has_changed_since_the_last_submit_is_used(
     client: longshore.Client, folder: Path
 ) -> None:
     document = {"tasks": [{"taskId": "a", "name": "report", "input": {"argv": ["true"]}}]}
-    definition = {"name": "report", "runner": "command", "queue": "old"}
+    definition = {
+        "name": "report",
+        "runner": "command",
+        "overridable": ["argv"],
+        "queue": "old",
+    }
     client.submit({**document, "definitions": [definition]})
 
     async def change() -> None:

@@ -33,6 +33,13 @@ _fault = partial(Fault, part=Part.AGENTS)
 
 AGENT_FAULTS = (
     _fault(
+        name="repositories of every host are fetched",
+        at="execution.runners.agent.workspace:Workspace.open",
+        do=Drop("hosts="),
+        caught_by="agents/test_workspace.py"
+        "::test_nothing_is_cloned_from_a_host_that_is_not_allowed",
+    ),
+    _fault(
         name="a repository's own settings hold",
         at="execution.runners.agent.session:AgentSession.options",
         do=Argument("ClaudeAgentOptions()", "setting_sources", "['project', 'local']"),

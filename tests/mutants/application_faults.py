@@ -12,7 +12,33 @@ _TENANTS = (
 
 _fault = partial(Fault, part=Part.APPLICATION)
 
+_TERMINAL = "interfaces/test_cli_inspect.py"
+
 APPLICATION_FAULTS = (
+    _fault(
+        name="a terminal gets what a task wrote",
+        at="interfaces.cli.render.screen:_filtered",
+        do=Condition("isatty()", True),
+        caught_by=f"{_TERMINAL}::test_a_terminal_gets_only_colours_of_a_task",
+    ),
+    _fault(
+        name="a pipe gets what a terminal gets",
+        at="interfaces.cli.render.screen:_filtered",
+        do=Condition("isatty()", False),
+        caught_by=f"{_TERMINAL}::test_a_terminal_gets_only_colours_of_a_task",
+    ),
+    _fault(
+        name="a colour in two writes is lost",
+        at="interfaces.cli.render.screen:_TerminalWriter.write",
+        do=Replace("findall()", '[""]'),
+        caught_by=f"{_TERMINAL}::test_a_control_sequence_in_two_writes_is_one",
+    ),
+    _fault(
+        name="unknown query parameters are ignored",
+        at="interfaces.rest.requests:check_query",
+        do=Condition("unknown", False),
+        caught_by="interfaces/rest/test_lookups.py::test_an_unknown_query_parameter_is_refused",
+    ),
     _fault(
         name="a cancellation does not check the tenant",
         at="services.app:Application.cancel_job",

@@ -3,6 +3,7 @@
 from tests.mutants.agent_faults import AGENT_FAULTS
 from tests.mutants.application_faults import APPLICATION_FAULTS
 from tests.mutants.artifact_faults import ARTIFACT_FAULTS
+from tests.mutants.backup_faults import BACKUP_FAULTS
 from tests.mutants.blob_faults import BLOB_FAULTS
 from tests.mutants.budget_faults import BUDGET_FAULTS
 from tests.mutants.bus_faults import BUS_FAULTS
@@ -21,6 +22,7 @@ from tests.mutants.output_faults import OUTPUT_FAULTS
 from tests.mutants.pause_faults import PAUSE_FAULTS
 from tests.mutants.queue_faults import QUEUE_FAULTS
 from tests.mutants.resilience_faults import RESILIENCE_FAULTS
+from tests.mutants.retention_faults import RETENTION_FAULTS
 from tests.mutants.review_faults import REVIEW_FAULTS
 from tests.mutants.shared_budget_faults import SHARED_BUDGET_FAULTS
 from tests.mutants.source_faults import SOURCE_FAULTS
@@ -52,6 +54,8 @@ FAULTS: tuple[Fault, ...] = (
     *BUDGET_FAULTS,
     *CLOCK_FAULTS,
     *SWEEPER_FAULTS,
+    *RETENTION_FAULTS,
+    *BACKUP_FAULTS,
     *DEAD_LETTER_FAULTS,
     *OPERATOR_COMMAND_FAULTS,
     *REVIEW_FAULTS,

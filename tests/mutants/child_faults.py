@@ -22,10 +22,19 @@ _SLOTS = "execution/test_slots.py"
 _SLOT_KILLS = "execution/test_slot_kills.py"
 _SLOT_PROTOCOL = "execution/test_slot_protocol.py"
 _SECRETS = "acceptance/test_secrets.py"
+_ISOLATION = "acceptance/test_isolation.py"
+_USERS = "acceptance/test_task_users.py"
 
 _fault = partial(Fault, part=Part.CHILDREN)
 
 CHILD_FAULTS = (
+    _fault(
+        name="a program in a slot does not learn that it runs inside a task",
+        at="execution.forkserver.child:TaskEnvironment.__init__",
+        do=Replace("SLOT_VARIABLE", "'LONGSHORE'"),
+        caught_by="acceptance/test_python_api.py::"
+        "test_a_store_that_is_not_named_is_refused_inside_a_task",
+    ),
     _fault(
         name="a guard adopts no orphans",
         at="execution.forkserver.reaper:Reaper.__init__",
@@ -249,8 +258,8 @@ CHILD_FAULTS = (
     ),
     _fault(
         name="a task gets the options of another definition",
-        at="execution.host.slots:_ChildSlot._options_of",
-        do=Replace("get()", "next(iter(self._options.values()), None)"),
+        at="execution.host.slots:_ChildSlot._definition_text",
+        do=Replace("get()", "next(iter(self._definitions.values()), None)"),
         caught_by=f"{_SLOTS}::test_a_child_that_takes_a_task_while_the_one_before_is_taken_back_"
         "has_its_definition",
     ),
@@ -259,5 +268,91 @@ CHILD_FAULTS = (
         at="execution.forkserver.reaper:Reaper._supervise",
         do=Condition("kill_at_ns", False),
         caught_by=f"{_STOPPING}::test_a_child_that_ignores_sigterm_is_killed_after_the_grace_period",
+    ),
+    _fault(
+        name="a task can read the memory of its worker",
+        at="interfaces.cli.client:load_command_settings",
+        do=Drop("hide_memory()"),
+        caught_by=f"{_SECRETS}::"
+        "test_a_task_cannot_read_the_environment_and_files_of_the_processes_above_it",
+    ),
+    _fault(
+        name="a task can read the memory of its fork server",
+        at="execution.forkserver.__main__:main",
+        do=Drop("hide_memory()"),
+        caught_by=f"{_SECRETS}::"
+        "test_a_task_cannot_read_the_environment_and_files_of_the_processes_above_it",
+    ),
+    _fault(
+        name="a message of any type may be long",
+        at="execution.host.report_decoder:is_too_long",
+        do=Replace("and", "False"),
+        caught_by=f"{_REPORTS}::test_a_long_message_that_is_no_result_fails_the_attempt",
+    ),
+    _fault(
+        name="a long message is parsed on the event loop",
+        at="execution.host.attempt:ProcessAttempt._handle_lines",
+        do=Condition("PARSED_ON_LOOP_BYTES", False),
+        caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
+    ),
+    _fault(
+        name="a message overtakes a long one before it",
+        at="execution.host.attempt:ProcessAttempt._handle_lines",
+        do=Condition("_parsing", False),
+        caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
+    ),
+    _fault(
+        name="an attempt ends before its long result is parsed",
+        at="execution.host.attempt:ProcessAttempt._report_rest",
+        do=Condition("_parsing", False),
+        caught_by=f"{_REPORTS}::test_long_messages_are_parsed_in_a_thread_and_keep_their_order",
+    ),
+    _fault(
+        name="the processes of an attempt are not counted",
+        at="execution.forkserver.reaper:Reaper._kill_cause",
+        do=Condition("has_more_descendants()", False),
+        caught_by=f"{_NASTY}::test_an_attempt_with_too_many_processes_is_ended",
+    ),
+    _fault(
+        name="the processes of a slot are not limited",
+        at="execution.host.slots:_ChildSlot.open",
+        do=Drop("= max_processes"),
+        caught_by=f"{_SLOT_KILLS}::test_a_child_with_too_many_processes_is_ended",
+    ),
+    _fault(
+        name="the output of a task is not searched for its secrets",
+        at="execution.host.attempt:ProcessAttempt._handle_output",
+        do=Condition("secrets", False),
+        caught_by=f"{_ISOLATION}::test_a_secret_that_a_definition_gives_to_its_tasks_is_masked_everywhere",
+    ),
+    _fault(
+        name="the messages of a task are not searched for its secrets",
+        at="execution.host.attempt:ProcessAttempt._parse",
+        do=Drop("mask_json()"),
+        caught_by=f"{_ISOLATION}::test_a_secret_that_a_definition_gives_to_its_tasks_is_masked_everywhere",
+    ),
+    _fault(
+        name="a task runs as the user of its worker",
+        at="execution.forkserver.child:_run_spec",
+        do=Drop("become_user()"),
+        caught_by=f"{_USERS}::test_a_command_runs_as_the_user_of_its_tenant_alone",
+    ),
+    _fault(
+        name="a task keeps the groups of its worker",
+        at="execution.linux:become_user",
+        do=Drop("setgroups()"),
+        caught_by=f"{_USERS}::test_a_worker_with_capabilities_can_change_users_and_its_tasks_cannot",
+    ),
+    _fault(
+        name="a task keeps the capabilities of its worker",
+        at="execution.linux:become_user",
+        do=Drop("_capset()"),
+        caught_by=f"{_USERS}::test_a_worker_with_capabilities_can_change_users_and_its_tasks_cannot",
+    ),
+    _fault(
+        name="a child of another user outlives its reaper",
+        at="execution.linux:become_user",
+        do=Drop("die_with_parent()"),
+        caught_by=f"{_USERS}::test_a_killed_reaper_takes_the_child_of_another_user_with_it",
     ),
 )

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Argument, Drop, Operator, Replace, Text
+from tests.planting import Argument, Condition, Drop, Operator, Replace, Text
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteEventLog"
 _MEMORY = "contract/test_memory.py::TestMemoryEventLog"
@@ -11,6 +11,13 @@ _MEMORY = "contract/test_memory.py::TestMemoryEventLog"
 _fault = partial(Fault, part=Part.EVENTS)
 
 EVENT_FAULTS = (
+    _fault(
+        name="a health check is one event of any size",
+        at="core.health:HealthReport.events",
+        do=Condition("<=", True),
+        caught_by="unit/services/test_health.py"
+        "::test_a_check_of_many_tasks_is_several_events_that_are_read_as_one",
+    ),
     _fault(
         name="the next place is read before the write",
         at="adapters.sqlite.events:SqliteEventLog.append.work",
@@ -50,7 +57,7 @@ EVENT_FAULTS = (
     _fault(
         name="a page of a query leaves one out",
         at="adapters.sqlite.events:SqliteEventLog.query",
-        do=Argument("encode_cursor()", 1, "matches[limit][0]"),
+        do=Argument("_cursor()", 0, "matches[limit][0]"),
         caught_by=f"{_SQLITE}::test_the_pages_of_a_query_give_each_event_once_and_end",
     ),
     _fault(

@@ -27,6 +27,8 @@ class Part(StrEnum):
     DEFINITIONS = "definitions"
     KEYS = "keys"
     SHARED_BUDGETS = "shared budgets"
+    RETENTION = "retention"
+    BACKUPS = "backups"
     BUDGETS = "budgets"
     CLOCK = "clock"
     SWEEPER = "sweeper"
@@ -46,6 +48,7 @@ class Part(StrEnum):
 BACKEND_PARTS = frozenset(
     {
         *(Part.LEDGER, Part.QUEUE, Part.EVENTS, Part.BUS, Part.OUTPUT),
+        Part.RETENTION,
         *(Part.BLOBS, Part.DEFINITIONS, Part.KEYS, Part.QUEUE_CONTROLS, Part.SHARED_BUDGETS),
     }
 )

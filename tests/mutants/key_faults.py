@@ -10,7 +10,97 @@ _MEMORY = "contract/test_memory.py::TestMemoryKeys"
 
 _fault = partial(Fault, part=Part.KEYS)
 
+_SERVER = "interfaces/rest/test_server.py"
+
+_KEYS = "unit/services/test_api_keys.py"
+
 KEY_FAULTS = (
+    _fault(
+        name="an address may try any number of keys",
+        at="services.api_keys:ApiKeys.authenticate_from",
+        do=Condition("wait", False),
+        caught_by=f"{_KEYS}::test_an_address_may_try_few_unknown_keys_and_others_are_not_concerned",
+    ),
+    _fault(
+        name="a key that is in use is refused because of others",
+        at="services.api_keys:ApiKeys.authenticate_from",
+        do=Drop("not in _seen"),
+        caught_by=f"{_KEYS}::test_an_address_may_try_few_unknown_keys_and_others_are_not_concerned",
+    ),
+    _fault(
+        name="the failed keys of any number of addresses are kept",
+        at="services.api_keys:_put",
+        do=Condition("len()", False),
+        caught_by=f"{_KEYS}::test_what_is_remembered_of_unknown_keys_is_bounded",
+    ),
+    _fault(
+        name="an expired key is accepted",
+        at="services.api_keys:ApiKeys.authenticate",
+        do=Condition("now()", False),
+        caught_by=f"{_SERVER}::test_an_expired_key_is_refused_with_the_reason",
+    ),
+    _fault(
+        name="a stream outlives its key",
+        at="interfaces.rest.auth:while_allowed",
+        do=Condition("check_at", False),
+        caught_by=f"{_SERVER}::test_a_stream_ends_when_its_key_is_no_longer_valid",
+    ),
+    _fault(
+        name="any administrator creates keys of other tenants",
+        at="services.app:Application.create_key",
+        do=Condition("_tenant", False),
+        caught_by="interfaces/rest/test_tenants.py"
+        "::test_only_the_operator_of_the_installation_creates_the_first_key_of_a_tenant",
+    ),
+    *(
+        _fault(
+            name=f"a limited key may {operation} any task",
+            at=f"services.app:Application.{operation}",
+            do=Drop("_check_may_start()"),
+            caught_by="interfaces/rest/test_limited_keys.py"
+            "::test_no_route_starts_what_a_limited_key_may_not_start",
+        )
+        for operation in ("resume", "approve", "revise", "replay_dead_letters", "add_budget")
+    ),
+    *(
+        _fault(
+            name=f"a limited key may {operation} any task",
+            at=f"services.app:Application.{operation}",
+            do=Argument(f"{operation}()", "limits", None),
+            caught_by="interfaces/rest/test_limited_keys.py"
+            "::test_no_route_starts_what_a_limited_key_may_not_start",
+        )
+        for operation in ("submit", "submit_many", "add_tasks")
+    ),
+    *(
+        _fault(
+            name=f"a key that is limited to definitions may use {operation}",
+            at=f"services.app:Application.{operation}",
+            do=Drop("_check_may_define()"),
+            caught_by="interfaces/rest/test_limited_keys.py"
+            "::test_no_route_starts_what_a_limited_key_may_not_start",
+        )
+        for operation in ("put_definition", "delete_definition")
+    ),
+    _fault(
+        name="a server's key is stored in the data folder",
+        at="adapters.system:key_file",
+        do=Condition("is_relative_to()", False),
+        caught_by="adapters/test_key_file.py::test_the_key_is_not_stored_in_the_data_folder",
+    ),
+    _fault(
+        name="a child sets what the definition does not allow",
+        at="execution.attempt_settings:_merge",
+        do=Condition("refused", False),
+        caught_by="execution/test_slots.py::test_a_task_whose_input_sets_what_the_definition_does_"
+        "not_allow_is_not_executed",
+    ),
+    _fault(
+        name="a limited key submits definitions of its own",
+        at="services.app:Application._check_may_define",
+        do=Condition("definitions", False),
+        caught_by="interfaces/test_application.py::test_a_limited_key_does_not_start_other_tasks",
+    ),
     _fault(
         name="a revoked key is allowed",
         at="core.api_keys:KeyRecord.allows",

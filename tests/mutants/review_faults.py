@@ -86,6 +86,12 @@ REVIEW_FAULTS = (
         caught_by=f"{_RULES}::test_empty_or_too_long_feedback_is_refused",
     ),
     _fault(
+        name="feedback may control a terminal",
+        at="core.maximums:comment_problem",
+        do=Replace("search()", "None"),
+        caught_by="unit/core/test_comments.py::test_an_invalid_comment_has_a_problem",
+    ),
+    _fault(
         name="feedback that no store can keep is taken",
         at="core.maximums:comment_problem",
         do=Replace("encode", "$1.strip"),

@@ -15,6 +15,12 @@ _fault = partial(Fault, part=Part.SWEEPER)
 
 SWEEPER_FAULTS = (
     _fault(
+        name="repairs are only logged",
+        at="services.sweeper:Sweeper.sweep",
+        do=Condition("done", False, nth=2),
+        caught_by=f"{_TURNS}::test_a_sweep_with_repairs_is_an_event_and_one_without_is_none",
+    ),
+    _fault(
         name="tasks of the dead go on before their children are killed",
         at="services.sweeper:Sweeper.reap_dead_workers",
         do=Drop("reap()"),
@@ -98,6 +104,12 @@ SWEEPER_FAULTS = (
         caught_by=f"{_SWEEPER}::test_two_concurrent_sweepers_enqueue_a_task_once",
     ),
     _fault(
+        name="a message that was not sent counts as sent",
+        at="services.sweeper:Sweeper._enqueue",
+        do=Replace("await enqueue", "($0 or True)"),
+        caught_by=f"{_TURNS}::test_after_an_outage_of_the_queue_the_next_sweep_enqueues",
+    ),
+    _fault(
         name="a task that was just enqueued is enqueued again",
         at="services.sweeper:Sweeper._enqueue_again",
         do=Drop("reenqueue_after"),
@@ -162,11 +174,17 @@ SWEEPER_FAULTS = (
         caught_by=f"{_TURNS}::test_a_standby_process_sweeps_again_and_again",
     ),
     _fault(
+        name="only the process with the role ends leases between sweeps",
+        at="services.sweeper:Sweeper.run",
+        do=Condition("next_lease_end", "leads and $0"),
+        caught_by=f"{_TURNS}::test_a_process_without_the_role_ends_a_lease_as_soon_as_it_is_over",
+    ),
+    _fault(
         name="the dead are found only in a sweep",
         at="services.sweeper:Sweeper.run",
         do=Condition("leads", False, nth=3),
         caught_by=f"{_SWEEPER}::"
-        "test_a_dead_worker_is_noticed_at_once_and_a_silent_one_at_the_next_sweep",
+        "test_a_dead_worker_is_noticed_at_once_and_a_silent_one_when_its_lease_is_over",
     ),
     _fault(
         name="an outage ends the sweeper",

@@ -38,7 +38,7 @@ def test_no_two_faults_have_the_same_name() -> None:
 @pytest.mark.parametrize(
     ("backend", "ports"),
     [
-        ("adapters.sqlite", BACKEND_PARTS - {Part.BUS}),
+        ("adapters.sqlite", BACKEND_PARTS - {Part.BUS} | {Part.BACKUPS}),
         ("testing.memory", BACKEND_PARTS),
     ],
 )

@@ -20,6 +20,18 @@ _fault = partial(Fault, part=Part.WORKER)
 
 WORKER_FAULTS = (
     _fault(
+        name="a worker that can open no slot any more continues",
+        at="services.worker.attempts:Attempts._open",
+        do=Drop("if RunnerBroken"),
+        caught_by=f"{_SLOTS}::test_a_worker_that_can_open_no_slot_any_more_ends_with_the_reason",
+    ),
+    _fault(
+        name="a worker that can start no child any more continues",
+        at="services.worker.attempts:Attempts._start_child",
+        do=Drop("_on_broken()"),
+        caught_by=f"{_STARTS}::test_a_worker_that_can_start_no_child_any_more_ends_with_the_reason",
+    ),
+    _fault(
         name="a lease is trusted for ever",
         at="services.worker.attempts:Attempts._wait_for_lease_end",
         do=Condition("_now_ns()", "(left_ns := 10**15)"),
@@ -76,7 +88,7 @@ WORKER_FAULTS = (
     _fault(
         name="the outcome is committed before the output is stored",
         at="services.worker.attempts:Attempts._store_output",
-        do=Drop("store_output()"),
+        do=Condition("store_output()", False),
         caught_by=f"{_OUTPUT}::"
         "test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_cost_it",
     ),

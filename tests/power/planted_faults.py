@@ -207,7 +207,7 @@ FAULTS = (
     ),
     _fault(
         "a database whose creation was interrupted has no write-ahead log",
-        Change("adapters.sqlite.store_file:_migrate", Drop("execute()", nth=1)),
+        Change("adapters.sqlite.store_file:migrate", Drop("execute()", nth=1)),
     ),
 )
 

@@ -86,11 +86,8 @@ DISPATCHER_BUGS = (
         "a message is sent before the commit",
         at="services.transitions:Transitions.commit",
         do=Replace(
-            "_enqueue()",
-            (
-                "await self._enqueue([effect for change in changes for effect in"
-                " change.effects])\n$1"
-            ),
+            "enqueue()",
+            ("await self.enqueue([effect for change in changes for effect in change.effects])\n$1"),
         ),
     ),
 )

@@ -19,6 +19,8 @@ from tests.simulation.aws_bugs import AWS_BUGS
 from tests.simulation.budget_bugs import BUDGET_BUGS
 from tests.simulation.dispatcher_bugs import DISPATCHER_BUGS
 from tests.simulation.operator_bugs import OPERATOR_BUGS
+from tests.simulation.restore_bugs import RESTORE_BUGS
+from tests.simulation.retention_bugs import RETENTION_BUGS
 from tests.simulation.slot_bugs import SLOT_BUGS
 from tests.simulation.task_bugs import TASK_BUGS, Bug
 from tests.simulation.turn_bugs import TURN_BUGS
@@ -27,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 1_000
 BUGS = (
     *(*TASK_BUGS, *TURN_BUGS, *DISPATCHER_BUGS, *OPERATOR_BUGS, *BUDGET_BUGS),
-    *(*SLOT_BUGS, *AWS_BUGS),
+    *(*SLOT_BUGS, *AWS_BUGS, *RETENTION_BUGS, *RESTORE_BUGS),
 )
 
 

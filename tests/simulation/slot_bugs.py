@@ -37,9 +37,14 @@ SLOT_BUGS = (
         do=Argument("trust_until()", 1, "trusted + 60 * 10**9"),
     ),
     Bug(
+        "the reaper of a frozen worker lets its child outlive the lease",
+        at=f"{_TASKS}._deadline_ns",
+        do=Value("return trusted_until_ns", "attempt.trusted_until_ns + 60 * 10**9"),
+    ),
+    Bug(
         "an outcome of a slot is committed before its output is stored",
         at=f"{_TASKS}._store_output",
-        do=(Drop("finish()"), Drop("store_output()")),
+        do=(Drop("finish()"), Condition("store_output()", False)),
     ),
     Bug(
         "a step in a slot is confirmed before it is saved",

@@ -212,4 +212,14 @@ TASK_BUGS = (
         at="services.dispatcher:Dispatcher._settle_job",
         do=Drop("terminal"),
     ),
+    Bug(
+        "the waits for rate limits are not added up",
+        at="core.tasks.task:_end_attempt",
+        do=Drop("+= max()"),
+    ),
+    Bug(
+        "a task that has waited too long for rate limits is tried again",
+        at="core.tasks.task:_end_attempt",
+        do=Condition("longest", False),
+    ),
 )

@@ -12,6 +12,7 @@ QUICKLY_DETECTED = {
     "an attempt number is used twice after a resume": "invariant 2",
     "only the first of several dependents is notified": "still waits for it",
     "a paused queue is served": "is paused",
+    "a restored store continues in the epoch of the backup": "before the restore",
     "what a dead worker had begun in its slots uses no attempt": "had begun, but was released",
     "a step in a slot is confirmed before it is saved": "was saved, but attempt",
     "a health problem is reported at every check": "which watcher-",

@@ -10,11 +10,13 @@ from pydantic import SecretStr, ValidationError
 
 from longshore.errors import ConfigurationError
 from longshore.settings import (
+    COMPATIBLE_VARIABLES,
     ENVIRONMENT_ALIASES,
     FIELDS,
     Settings,
     child_environment,
     descriptions,
+    is_secret,
     variable_of,
 )
 from longshore.settings.model import WorkerSettings, format_value, plain_problem
@@ -161,7 +163,7 @@ def test_a_bound_that_is_crossed_inside_a_section_is_also_refused_in_code() -> N
         WorkerSettings(renew_every=40 * SECOND)
 
 
-def test_a_task_gets_only_what_is_allowed_and_the_trace() -> None:
+def test_a_task_gets_only_what_is_allowed() -> None:
     environ = {
         "PATH": "/bin",
         "LC_ALL": "C.UTF-8",
@@ -180,30 +182,26 @@ def test_a_task_gets_only_what_is_allowed_and_the_trace() -> None:
         "PATH": "/bin",
         "LC_ALL": "C.UTF-8",
         "AWS_REGION": "eu-west-1",
-        "TRACEPARENT": "00-1-2-01",
-        "TRACESTATE": "a=b",
     }
 
 
-def test_the_list_of_passed_variables_can_be_set_and_the_trace_is_passed_all_the_same(
-    tmp_path: Path,
-) -> None:
+def test_the_list_of_passed_variables_can_be_set(tmp_path: Path) -> None:
     settings = load_settings_for_test(
         tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="PATH,MY_OWN"
     ).settings
 
-    passed = child_environment(settings, {"MY_OWN": "1", "HOME": "/root", "TRACEPARENT": "t"})
+    passed = child_environment(settings, {"MY_OWN": "1", "HOME": "/root"})
 
-    assert passed == {"MY_OWN": "1", "TRACEPARENT": "t"}
+    assert passed == {"MY_OWN": "1"}
 
 
 def test_a_task_of_this_process_gets_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACEPARENT", "from the process")
+    monkeypatch.setenv("TERM", "from the process")
     monkeypatch.setenv("MY_PASSWORD", "hidden")
 
     passed = child_environment(Settings())
 
-    assert passed["TRACEPARENT"] == "from the process"
+    assert passed["TERM"] == "from the process"
     assert "MY_PASSWORD" not in passed
 
 
@@ -218,6 +216,7 @@ def test_a_credential_cannot_be_passed_to_every_task(tmp_path: Path, variable: s
     (problem,) = refused(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT=f"PATH,{variable}")
 
     assert f"{variable} is a credential" in problem
+    assert "[masked]" not in problem
 
 
 def test_what_is_no_name_of_a_variable_cannot_be_passed(tmp_path: Path) -> None:
@@ -230,6 +229,69 @@ def test_no_home_folder_for_a_path_is_a_problem(tmp_path: Path) -> None:
     (problem,) = refused(tmp_path, LONGSHORE_DATA_DIR="~no-such-user-anywhere/x")
 
     assert "has no home directory" in problem
+
+
+SECRET_IN_FILE = "sk-ant-in-a-file"
+
+
+@pytest.mark.parametrize(
+    "variable", ["LONGSHORE_AGENT_API_KEY", "ANTHROPIC_API_KEY", "LONGSHORE_API_KEY"]
+)
+@pytest.mark.parametrize("by", ["variable", "credential"])
+def test_a_secret_may_be_in_a_file(tmp_path: Path, variable: str, by: str) -> None:
+    file = tmp_path / variable
+    file.write_text(f"{SECRET_IN_FILE}\n")
+    named = {f"{variable}_FILE": str(file)}
+    environ = named if by == "variable" else {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+
+    loaded = load_settings_for_test(tmp_path, **environ)
+
+    name = {"LONGSHORE_API_KEY": "api_key"}.get(variable, "agent.api_key")
+    value = loaded.settings.agent.api_key if "." in name else loaded.settings.api_key
+    assert value is not None
+    assert value.get_secret_value() == SECRET_IN_FILE
+    origin = f"{variable}_FILE in the environment" if by == "variable" else "of systemd"
+    assert origin in loaded.origins[name]
+    assert SECRET_IN_FILE not in str(row(loaded, name))
+
+
+def test_nothing_but_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x" * 40)
+    for name in FIELDS:
+        environ = {f"{variable_of(name)}_FILE": str(tmp_path / "secret")}
+        if not is_secret(name):
+            (problem,) = refused(tmp_path, **environ)
+            assert "no setting is called" in problem
+
+
+def test_a_variable_counts_more_than_a_credential(tmp_path: Path) -> None:
+    (tmp_path / "ANTHROPIC_API_KEY").write_text(SECRET_IN_FILE)
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path), "ANTHROPIC_API_KEY": "sk-ant-given"}
+
+    key = load_settings_for_test(tmp_path, **environ).settings.agent.api_key
+
+    assert key is not None
+    assert key.get_secret_value() == "sk-ant-given"
+
+
+@pytest.mark.parametrize(
+    ("content", "others", "problem"),
+    [
+        (None, {}, "cannot be read: No such file"),
+        (b"", {}, "is empty"),
+        (b"\xff", {}, "is not UTF-8 text"),
+        (b"x", {"ANTHROPIC_API_KEY": "y"}, "are both set; keep one"),
+    ],
+)
+def test_a_file_without_a_secret_is_a_problem(
+    tmp_path: Path, content: bytes | None, others: dict[str, str], problem: str
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+
+    (refusal,) = refused(tmp_path, ANTHROPIC_API_KEY_FILE=str(tmp_path / "key"), **others)
+
+    assert problem in refusal
 
 
 def test_a_secret_is_written_masked() -> None:
@@ -259,7 +321,9 @@ def test_no_two_settings_share_a_variable() -> None:
 
 
 def test_every_alias_names_a_setting() -> None:
-    assert {name for name, _ in ENVIRONMENT_ALIASES.values()} <= set(FIELDS)
+    aliases = {**ENVIRONMENT_ALIASES, **COMPATIBLE_VARIABLES}
+
+    assert {name for name, _ in aliases.values()} <= set(FIELDS)
 
 
 def test_importing_settings_brings_no_other_heavy_library() -> None:
@@ -300,3 +364,11 @@ def test_workers_dispatch_and_sweep_unless_functions_do(
 )
 def test_a_message_of_pydantic_is_in_plain_words(message: str, expected: str) -> None:
     assert plain_problem(message) == expected
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8421", "https:/server", "sqlite:///store"])
+def test_a_url_is_no_data_folder(tmp_path: Path, url: str) -> None:
+    for values in ({"flags": {"data_dir": url}}, {"LONGSHORE_DATA_DIR": url}):
+        (problem,) = refused(tmp_path, **values)
+        assert "is a URL, not a folder" in problem
+    assert load_settings_for_test(tmp_path, LONGSHORE_DATA_DIR="c:x/y").settings

@@ -61,6 +61,7 @@ def test_a_setting_cannot_be_changed_afterwards() -> None:
 
 
 FILE = "[worker]\nconcurrency = 4\n"
+COMPATIBLE = {"LONGSHORE_COMPAT_ENV": "true"}
 
 
 @pytest.mark.parametrize(
@@ -69,12 +70,17 @@ FILE = "[worker]\nconcurrency = 4\n"
         ({}, "3", "default"),
         ({"file": FILE}, "4", "longshore.toml"),
         (
-            {"file": FILE, "MAX_CONCURRENT_CLAUDE": "5"},
+            {"file": FILE, "MAX_CONCURRENT_CLAUDE": "5", **COMPATIBLE},
             "5",
             "MAX_CONCURRENT_CLAUDE in the environment",
         ),
         (
-            {"file": FILE, "MAX_CONCURRENT_CLAUDE": "5", "LONGSHORE_WORKER_CONCURRENCY": "6"},
+            {
+                "file": FILE,
+                "MAX_CONCURRENT_CLAUDE": "5",
+                "LONGSHORE_WORKER_CONCURRENCY": "6",
+                **COMPATIBLE,
+            },
             "6",
             "LONGSHORE_WORKER_CONCURRENCY in the environment",
         ),
@@ -192,6 +198,6 @@ def test_another_file_can_be_named(tmp_path: Path) -> None:
 def test_a_name_of_another_system_keeps_its_unit_there(
     tmp_path: Path, variable: str, text: str, name: str, value: str
 ) -> None:
-    loaded = row(load_settings_for_test(tmp_path, **{variable: text}), name)
+    loaded = row(load_settings_for_test(tmp_path, **{variable: text}, **COMPATIBLE), name)
 
     assert (loaded.value, loaded.origin) == (value, f"{variable} in the environment")

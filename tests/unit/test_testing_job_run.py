@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 import longshore
@@ -154,6 +155,21 @@ def test_a_transient_error_is_retried_until_the_attempts_are_used_up() -> None:
     assert timedelta(seconds=5) < ran.elapsed < HOUR
     with pytest.raises(TaskFailedError, match="network"):
         _ = ran.result
+
+
+@pytest.mark.parametrize("headers", [{}, {"retry-after": "1800"}], ids=["no wait", "a wait"])
+def test_a_task_that_is_always_rate_limited_ends(headers: dict[str, str]) -> None:
+    @longshore.task(max_attempts=3)
+    def limited() -> None:
+        request = httpx2.Request("GET", "http://model.example")
+        httpx2.Response(429, headers=headers, request=request).raise_for_status()
+
+    ran = testing.run(limited.of())
+
+    with pytest.raises(TaskFailedError, match="rate-limit"):
+        _ = ran.result
+    assert ran.elapsed < 30 * HOUR
+    assert (ran.attempts["limited"] == 3) == (not headers)
 
 
 def test_a_long_chain_of_awaits_does_not_move_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from verification.crash.client import (
 )
 from verification.crash.tasks import read_notes
 from verification.crash.workload import (
+    REMOVED,
     STEPWISE,
     TENANT,
     ExpectedJob,
@@ -93,6 +94,12 @@ async def _check_other_ports(services: Services) -> AsyncIterator[str]:
         yield "a blob was replaced, but has other content"
     if [pause.name for pause in await backend.queue_controls.list_pauses()] != [PAUSED_QUEUE]:
         yield "one queue was paused and another resumed, but the stored pauses differ"
+    if not await backend.require_retention().is_removed(REMOVED.job_id):
+        yield "a job was removed, but is not remembered"
+    if await backend.ledger.get_job(REMOVED.job_id) is not None:
+        yield "a job was removed, but still exists"
+    if await backend.blobs.list_keys(f"jobs/{REMOVED.job_id}/"):
+        yield "a job was removed, but its blobs still exist"
     if (account := await backend.budgets.get(TENANT, BUDGET.name)) != BUDGET:
         yield f"a budget was spent from twice, but is now {account}"
 

@@ -24,13 +24,14 @@ from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.queues import MAX_HOLD
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import AlreadyExists, CommandRefused
+from longshore.errors import AlreadyExists, CommandRefused, JobRemoved
 from longshore.wiring.services import Services
 from verification.crash import tasks
 from verification.crash.tasks import append_note, read_notes
 from verification.crash.workload import (
     BROKEN,
     DEAF,
+    REMOVED,
     SLOW,
     SPAWNED,
     TENANT,
@@ -81,7 +82,7 @@ class CrashClient:
         await self._use_other_ports()
         for expected in self._jobs:
             await self._submit(expected)
-        await asyncio.gather(self._cancel_deaf(), self._replay_broken())
+        await asyncio.gather(self._cancel_deaf(), self._replay_broken(), self._remove_job())
         for expected in self._jobs:
             if expected.request_id != SLOW or until_done:
                 await self._poll(partial(self._has_ended, expected))
@@ -152,6 +153,22 @@ class CrashClient:
             replayed = await self._services.dead_letters.replay(TENANT, [task_id], by=_BY)
             rounds = [item.round for item in replayed.replayed]
             self._record_answer(f"replayed in rounds {rounds}")
+
+    async def _remove_job(self) -> None:
+        """Run a job, and remove it with a large blob; a client that was killed repeats it."""
+        port, now = self._backend.require_retention(), self._backend.clock.now
+        with contextlib.suppress(JobRemoved):
+            await self._submit(REMOVED)
+            await self._poll(partial(self._has_ended, REMOVED))
+            await self._backend.blobs.put(f"jobs/{REMOVED.job_id}/large.json", BLOB_BYTES)
+            await self._poll(
+                lambda: port.remove_jobs(
+                    [REMOVED.job_id], ended_by=now(), remember_until=now() + timedelta(days=1)
+                )
+            )
+        await port.remove_remains(now=now(), limit=10)
+        await port.remove_other_events(before=now() - timedelta(days=1), limit=10)
+        self._record_answer("job removed")
 
     async def _has_started(self, key: str) -> bool:
         """Whether the task is running or has ended."""

@@ -18,6 +18,7 @@ WRITE_CALLS: Final[dict[str, tuple[str, ...]]] = {
     "definitions": ("put", "delete"),
     "keys": ("add", "revoke"),
     "budgets": ("commit",),
+    "retention": ("remove_jobs", "remove_remains", "remove_other_events"),
 }
 """The writing calls of each port, by the port's name in a backend."""
 PACKAGE_FAILPOINTS: Final = (
@@ -54,6 +55,9 @@ PACKAGE_FAILPOINTS: Final = (
     "blob.synced",  # no row refers to it yet
     "blob.replaced",  # no row refers to the file any more
     "blob.removed",
+    # Retention.
+    "retention.rows_removed",  # not yet committed; the job is still in the feed
+    "retention.files_removed",  # the rows of its blobs are not
     # The worker registry.
     "worker.locked",  # its lock has no name yet
     "worker.lock_published",
@@ -104,6 +108,28 @@ SLOT_FAILPOINTS: Final = (
     "slot.page_removed",
 )
 """The names in the child slots, which no worker uses yet: ``tests/execution`` kills at each."""
+BACKUP_FAILPOINTS: Final = (
+    "backup.locked",
+    "backup.draft_named",  # another process may remove it
+    "backup.draft_created",
+    "backup.database_copied",
+    "backup.file_synced",
+    "backup.file_copied",
+    "backup.folder_synced",
+    "backup.archive_synced",
+    "backup.published",  # its parent folder is not synced yet
+    "backup.linked",
+)
+"""The names in a backup: ``tests/adapters/sqlite/test_backup.py`` kills at each."""
+RARE_FAILPOINTS: Final = (
+    "backup.draft_removing",  # of a process that died
+    "blob.noted_removed",  # after a backup
+    "restore.file_copied",
+    "restore.prepared",
+    "store.upgrade_copied",
+    "store.upgraded_copy_named",
+)
+"""The names in restores and upgrades, and after backups: the same tests kill at each."""
 PORT_FAILPOINTS: Final = tuple(
     f"{port}.{call}:{when}"
     for port, calls in WRITE_CALLS.items()

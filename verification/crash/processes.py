@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from longshore.adapters.shared import failpoints
-from longshore.execution.forkserver.linux import die_with_parent
+from longshore.execution.linux import die_with_parent
 from longshore.services.worker.group import WorkerGroup
 from longshore.wiring.services import Services, open_services
 from verification.crash.client import CrashClient

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from longshore.execution.forkserver.linux import become_subreaper
+from longshore.execution.linux import become_subreaper
 from longshore.execution.process_table import descendants
 from verification.crash.checks import check_run
 from verification.crash.killer import KILLED, REACHED, KillPoint

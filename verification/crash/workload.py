@@ -86,8 +86,29 @@ def quick_definition(notes: Path) -> Definition:
     return Definition(name="crash-quick", runner=RunnerKind.PYTHON, options=options)
 
 
-SPAWNED = Definition(name="crash-spawn", runner=RunnerKind.PYTHON, isolation=Isolation.SPAWN)
+SPAWNED = Definition(
+    name="crash-spawn",
+    runner=RunnerKind.PYTHON,
+    overridable=("function",),
+    isolation=Isolation.SPAWN,
+)
 """Its attempts get a process of their own; those of the other tasks run in child slots."""
+
+
+REMOVED = ExpectedJob(
+    request_id="removed",
+    document={
+        "tasks": [
+            {
+                "taskId": "removed",
+                "name": "command",
+                "input": {"argv": ["/bin/true"]},
+                "maxAttempts": _ATTEMPTS,
+            }
+        ]
+    },
+)
+"""A job that the client removes after its end."""
 
 
 def jobs(notes: Path) -> list[ExpectedJob]:

@@ -82,6 +82,7 @@ class SimulatedRunner:
         child = SimulatedChild(self._process, spec, draw_plan(self._simulation, spec))
         self._running[child] = None
         child.start(lambda: self._running.pop(child, None))
+        child.trust_until(deadline_ns)
         return child
 
     @property
@@ -206,6 +207,7 @@ class SimulatedChild:
         self._stop_requested = asyncio.Event()
         self._ending = AttemptEnding()
         self.record: AttemptRecord
+        self._deadline_ns = 0
         self._on_end: Any = None
         self._task: asyncio.Task[None] | None = None
 
@@ -347,7 +349,14 @@ class SimulatedChild:
         return (self._signal or signal.SIGTERM).name
 
     def trust_until(self, deadline_ns: int) -> None:
-        """Does nothing: the worker ends it in time, or the process has ended."""
+        self._deadline_ns = deadline_ns
+        self._simulation.call_at(deadline_ns / 1e9, self._end_at_deadline)
+
+    def _end_at_deadline(self) -> None:
+        """As its reaper does if the worker has not: it is frozen."""
+        now = self._simulation.time()
+        if now >= self._deadline_ns / 1e9 and now < self._process.frozen_until:
+            self.kill(signal.SIGKILL)
 
     def rss_bytes(self) -> int:
         return 0

@@ -56,6 +56,8 @@ class Fault(StrEnum):
     # Added later, and at the end for the same reason.
     SLOT_LOST = "the reaper of a child slot is killed"
     ENDS_WITH_SLOTS = "a process crashes or is stopped just after a task has begun in a slot"
+    FREEZE = "a process is stopped for a while, but its children and its machine are not"
+    REMOVAL_CUT = "a process dies between the removals of a job's row and of its tasks"
 
 
 class FaultProfile(StrEnum):
@@ -69,6 +71,7 @@ AWS_ONLY = frozenset(
     {
         *(Fault.EVENT_REFUSED, Fault.FUNCTION_RETRIED, Fault.CLIENT_RETRY, Fault.PARTIAL_BATCH),
         *(Fault.DELIVERED_TWICE, Fault.INDEX_DUPLICATED, Fault.HOT_PARTITION),
+        Fault.REMOVAL_CUT,
     }
 )
 # Faults that nearly every run of the AWS profile has.
@@ -114,6 +117,7 @@ _MAX_CHANCE: Mapping[Fault, float] = {
     Fault.DELIVERED_TWICE: 0.3,
     Fault.INDEX_DUPLICATED: 0.3,
     Fault.ENDS_WITH_SLOTS: 0.1,
+    Fault.REMOVAL_CUT: 1.0,
 }
 _MAX_TIMES: Mapping[Fault, int] = {
     Fault.OUTAGE: 3,
@@ -127,6 +131,7 @@ _MAX_TIMES: Mapping[Fault, int] = {
     Fault.FUNCTION_RETRIED: 0,  # follows from other faults
     Fault.HOT_PARTITION: 2,
     Fault.SLOT_LOST: 4,
+    Fault.FREEZE: 3,
 }
 _CALM_CHANCE = 0.05
 _OMIT_CHANCE = 0.4

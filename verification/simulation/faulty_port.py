@@ -33,12 +33,13 @@ from longshore.ports.task_source import Turn, WorkerInstance
 from verification.simulation.faults import Fault, FaultProfile
 from verification.simulation.faulty_delivery import FaultyQueue, LateEvents
 from verification.simulation.monitor import Monitor, QueueProcess
-from verification.simulation.simulation import Simulation
+from verification.simulation.simulation import TENANT, Simulation
+from verification.simulation.stream_backend import StreamRetention
 from verification.simulation.workload import ActionKind
 
 _PORTS = (
     *("ledger", "queue", "queue_controls", "events", "bus", "output", "blobs", "definitions"),
-    *("keys", "budgets", "source"),
+    *("keys", "budgets", "source", "retention"),
 )
 _LISTINGS = frozenset(
     {
@@ -46,6 +47,7 @@ _LISTINGS = frozenset(
         *("ledger.unrecorded_ends", "ledger.unnotified_dependents", "ledger.unreported_ends"),
         *("ledger.list_tasks", "ledger.list_jobs", "ledger.find_ids"),
         *("ledger.failed_tasks", "ledger.failed_tenants", "ledger.parked_tasks"),
+        "retention.ended_jobs",
     }
 )
 _KEY_ARGUMENTS = (
@@ -184,6 +186,7 @@ class FaultyPort:
             "source.turn": self._turn,
             "source.claim": self._claim,
             "source.end_worker": self._end_worker,
+            "retention.remove_jobs": self._remove_jobs,
             **FaultyQueue(process, monitor, simulation, clock, rng).calls,
         }
 
@@ -465,6 +468,18 @@ class FaultyPort:
     async def _remove(self, key: str) -> bool:
         removed: bool = await self._port.delete(key)
         self._simulation.alert_monitor.on_stored(key, None)
+        return removed
+
+    async def _remove_jobs(self, job_ids: Sequence[str], **keywords: Any) -> list[str]:
+        if isinstance(self._port, StreamRetention):
+            on_removed = self._monitor.on_removed
+            return await self._port.remove_jobs(job_ids, on_removed=on_removed, **keywords)
+        ledger = self._simulation.backend.ledger
+        jobs = {job_id: await ledger.get_job(job_id) for job_id in job_ids}
+        tasks = {job_id: await ledger.list_tasks(TENANT, job_id=job_id) for job_id in job_ids}
+        removed: list[str] = await self._port.remove_jobs(job_ids, **keywords)
+        for job_id in removed:
+            self._monitor.on_removed(jobs[job_id], tasks[job_id].items)
         return removed
 
     async def _receive_events(self, consumer: str, **keywords: Any) -> Delivery | None:

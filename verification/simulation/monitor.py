@@ -139,6 +139,22 @@ class Monitor:
                 return True
         return False
 
+    def on_removed(self, job: JobRow | None, tasks: Sequence[TaskRow]) -> None:
+        """The process has removed a job; these were its rows."""
+        simulation = self._simulation
+        if job is None:
+            return
+        simulation.removed_tasks.update({row.id: row for row in tasks})
+        simulation.record(self._process.name, "removes", job.id)
+        slack = 2 * simulation.settings.worker.skew_margin
+        age = simulation.clock.now() - job.updated_at
+        open_ = [row.id for row in tasks if not row.state.terminal]
+        blocked = {row.id for row in tasks if row.spec.number in job.blocked}
+        if age < simulation.settings.retention.jobs - slack:
+            simulation.report_violation(15, job.id, f"was removed {age} after its last change")
+        if job.intents or job.end_unreported or not blocked.issuperset(open_):
+            simulation.report_violation(15, job.id, f"was removed, but had not ended: {open_}")
+
     async def rows_before(self, changes: Sequence[AnyChange]) -> dict[str, TaskRow | JobRow | None]:
         """The rows before a commit."""
         ledger = self._simulation.backend.ledger

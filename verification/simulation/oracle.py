@@ -24,8 +24,9 @@ _REVIEWABLE = (TaskState.COMPLETED, TaskState.IN_REVIEW)
 async def check_run(simulation: Simulation, answers: Answers) -> None:
     """Report the violations of a finished run."""
     rows = await _rows(simulation)
-    await answers.check(simulation, rows)
-    await simulation.spending.check(simulation, rows)
+    last_rows = {**simulation.removed_tasks, **rows}
+    await answers.check(simulation, last_rows)
+    await simulation.spending.check(simulation, last_rows)
     by_task: dict[str, list[AttemptRecord]] = {}
     for record in simulation.attempt_records.all:
         by_task.setdefault(record.task_id, []).append(record)

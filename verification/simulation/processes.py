@@ -158,6 +158,7 @@ class Process:
         self.finished = asyncio.Event()  # dead or ended
         simulation.running_processes[name] = None
         self.disconnected_until = 0.0
+        self.frozen_until = 0.0
         self.children = SimulatedRunner(self)
         self.slot_children = SlotChildren(self)
         clock = MachineClock(self)
@@ -188,11 +189,17 @@ class Process:
         return self.simulation.time() < self.disconnected_until
 
     def was_paused(self, since: float) -> bool:
-        return self.machine.was_paused(since, self.simulation.time())
+        return self.frozen_until > since or self.machine.was_paused(since, self.simulation.time())
+
+    def freeze(self, seconds: float) -> None:
+        """Send SIGSTOP, and SIGCONT later."""
+        self.frozen_until = max(self.frozen_until, self.simulation.time() + seconds)
+        self.simulation.record(self.name, "freezes", f"{seconds:.1f} s")
 
     async def wait_until_running(self) -> None:
-        if self.machine.paused_until > self.simulation.time():
+        while max(self.machine.paused_until, self.frozen_until) > self.simulation.time():
             await self.machine.wait_until_resumed()
+            await asyncio.sleep(max(self.frozen_until - self.simulation.time(), 0.0))
         if self.simulation.ended:
             raise asyncio.CancelledError
         if self.dead:

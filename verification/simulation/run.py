@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from random import Random
@@ -22,6 +22,7 @@ from longshore.errors import LongshoreError
 from longshore.settings.model import (
     AlertsSettings,
     HealthSettings,
+    RetentionSettings,
     RetrySettings,
     Settings,
     WorkerSettings,
@@ -33,7 +34,9 @@ from verification.simulation.faults import Fault, FaultProfile
 from verification.simulation.functions import LambdaFunctions
 from verification.simulation.loop import VirtualLoop
 from verification.simulation.processes import Fleet, Machine, Process
+from verification.simulation.restores import SimulatedBackup
 from verification.simulation.simulation import TENANT, Simulation, TraceEntry, Violation
+from verification.simulation.stream_backend import StreamRetention
 from verification.simulation.workload import QUEUES, Action, ActionKind, draw_actions
 
 # Longer than every backoff, delay, lease and late answer together.
@@ -42,6 +45,8 @@ _STILL_SETTLED_AFTER_S = 35.0
 _POLL_INTERVAL_S = 5.0
 # After the last fault: for calls that are slow, answers that are late, and processes to start.
 _FAULT_ECHO_S = 30.0
+_RETENTION_CHANCE = 0.25
+_BACKUP_CHANCE = 0.4  # of a store on one machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +150,10 @@ class _Run:
         one_machine = rng.random() < 0.4 and not aws
         self._length = rng.choice((30.0, 60.0, 120.0))
         settings, intervals = _settings(rng)
+        retention_rng = Random(f"{scenario.seed}/retention")
+        if retention_rng.random() < _RETENTION_CHANCE:
+            keep_for = timedelta(seconds=retention_rng.choice((2, 10, 40)))
+            settings = replace(settings, retention=RetentionSettings(jobs=keep_for))
         self._simulation = Simulation(
             scenario.seed,
             settings,
@@ -162,11 +171,16 @@ class _Run:
         self._fleet = Fleet(self._simulation, self._machines, workers=workers, watchers=watchers)
         self._functions = LambdaFunctions(self._simulation, self._fleet) if aws else None
         self._operator: Process | None = None
+        self._backup = SimulatedBackup(self._simulation)
+        self._is_restored = False  # the store of the run is a restored one, without a health check
         self._clients = Clients(
             self._simulation, lambda name: self._fleet.new_process(self._machines[-1], name)
         )
         actions = draw_actions(
-            self._simulation.random_for, self._length, with_bursts=self._simulation.uses_slots
+            self._simulation.random_for,
+            self._length,
+            with_bursts=self._simulation.uses_slots,
+            repeats_late=bool(settings.retention.jobs),
         )
         indexes = range(len(actions)) if scenario.actions is None else scenario.actions
         self._actions: Sequence[Action] = [actions[index] for index in indexes]
@@ -183,10 +197,13 @@ class _Run:
         simulation.faults.end()
         simulation.record("run", "faults end")
         paused_until = max(machine.paused_until for machine in self._machines)
+        frozen_until = max([process.frozen_until for process in self._fleet.running], default=0.0)
+        paused_until = max(paused_until, frozen_until)
         simulation.calm_from = max(simulation.time(), paused_until) + _FAULT_ECHO_S
         await asyncio.wait(client_tasks, timeout=_SETTLE_TIMEOUT_S) if client_tasks else None
         settled = await self._wait_until_settled()
         await self._check(settled=settled, client_tasks=client_tasks)
+        await self._check_restore()
         report = await self._report(started_at, keep_trace=keep_trace)
         await self._cancel_all()
         return report
@@ -194,6 +211,9 @@ class _Run:
     def _schedule(self) -> None:
         """Schedule the faults with random times."""
         simulation, rng = self._simulation, self._simulation.random_for("schedule")
+        backup_rng = simulation.random_for("backups")
+        if simulation.backend.source is not None and backup_rng.random() < _BACKUP_CHANCE:
+            simulation.call_at(backup_rng.random() * self._length, self._backup.begin)
         timed_faults: dict[Fault, Callable[[Random], None]] = {
             Fault.CRASH: self._crash,
             Fault.DRAIN: lambda rng: self._stop(rng, at_once=False),
@@ -205,6 +225,7 @@ class _Run:
             Fault.MESSAGE_EXHAUSTED: self._clients.exhaust_message,
             Fault.HOT_PARTITION: self._refuse_writes,
             Fault.SLOT_LOST: self._lose_slot,
+            Fault.FREEZE: self._freeze,
         }
         for fault, start_fault in timed_faults.items():
             for number in range(simulation.faults.times(fault)):
@@ -231,6 +252,11 @@ class _Run:
     def _pause(self, rng: Random) -> None:
         self._simulation.faults.count(Fault.PAUSE)
         rng.choice(self._machines).pause(rng.random() * 60.0)
+
+    def _freeze(self, rng: Random) -> None:
+        if running := self._fleet.running:
+            self._simulation.faults.count(Fault.FREEZE)
+            rng.choice(running).freeze(rng.random() * 60.0)
 
     def _disconnect(self, rng: Random) -> None:
         if running := self._fleet.running:
@@ -277,7 +303,10 @@ class _Run:
         if self._functions is not None and not self._functions.idle:
             return False
         failed = await ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
-        if self._simulation.alert_monitor.uninformed_channels(dead_letters=bool(failed.items)):
+        uninformed = self._simulation.alert_monitor.uninformed_channels(
+            dead_letters=bool(failed.items)
+        )
+        if uninformed and not self._is_restored:
             return False
         for state in (TaskState.PENDING, TaskState.PROCESSING):
             if (await ledger.list_tasks(TENANT, state=state, limit=1)).items:
@@ -287,7 +316,14 @@ class _Run:
             states = (await ledger.task_states(job.id)).values()
             if not {TaskState.IN_REVIEW, TaskState.PARKED} & {*states}:
                 return False
-        now = self._simulation.clock.now() + timedelta(days=1)
+        now, retention = (
+            self._simulation.clock.now() + timedelta(days=1),
+            self._simulation.backend.retention,
+        )
+        if retention is not None and await retention.ended_jobs(ended_by=now, limit=1):
+            return False
+        if isinstance(retention, StreamRetention) and retention.unfinished:
+            return False
         return not (
             await ledger.open_intents(limit=1)
             or await ledger.unreported_ends(limit=1)
@@ -316,6 +352,31 @@ class _Run:
         ):
             simulation.report_violation(0, "the health check", f"has not alerted {channel}")
         await oracle.check_run(simulation, self._clients.answers)
+
+    async def _check_restore(self) -> None:
+        """Restore the backup, if one was made, and check what becomes of it."""
+        simulation = self._simulation
+        if simulation.violations or (opened := await self._backup.restore()) is None:
+            return
+        restored, self._fleet, machine = opened
+        self._simulation, self._machines, self._operator = restored, [machine], None
+        self._is_restored = True
+        try:
+            # Before retention removes what is incomplete, and afterwards.
+            violations = audit(read_snapshot(restored.backend, settled=False))
+            settled = await self._wait_until_settled()
+            violations += audit(read_snapshot(restored.backend, settled=settled))
+            repeated = self._backup.repeated_fences(restored)
+        finally:
+            restored.ended = True
+            self._simulation = simulation
+        if not settled:
+            simulation.report_violation(1, "the restored store", "did not settle")
+        for violation in violations:
+            text = f"in the restored store: {violation.text}"
+            simulation.report_violation(violation.invariant, violation.subject, text)
+        for task_id in repeated:
+            simulation.report_violation(2, task_id, "a fence was issued before the restore, too")
 
     async def _report(self, started_at: float, *, keep_trace: bool) -> RunReport:
         simulation = self._simulation
@@ -375,6 +436,7 @@ def _settings(rng: Random) -> tuple[Settings, Intervals]:
         retry=RetrySettings(base=timedelta(seconds=1), cap=timedelta(seconds=10)),
         health=_health_settings(rng),
         alerts=AlertsSettings(timeout=timedelta(seconds=5)),
+        retention=RetentionSettings(jobs=timedelta(0)),
     )
     return settings, intervals
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from math import inf
 from random import Random
 from typing import Any
 
+from longshore.core.tasks.rows import TaskRow
 from longshore.settings import Settings
 from longshore.testing.memory.backend import memory_backend
 from longshore.wiring.services import DEFAULT_INTERVALS, Intervals
@@ -91,14 +92,18 @@ class Simulation:
         self.clock = SimulationClock()
         self.writes_refused_until = 0.0
         if profile is FaultProfile.AWS:
-            self.backend = make_stream_backend(self.clock, self.faults, self.random_for("bus"))
+            bus, removals = self.random_for("bus"), self.random_for("removals")
+            self.backend = make_stream_backend(self.clock, self.faults, bus, removals)
         else:
             self.backend = memory_backend(self.clock, atomic=atomic)
             observe_commits(self.backend)
+        if not settings.retention.jobs:
+            self.backend = replace(self.backend, retention=None)
         self.trace: list[TraceEntry] = []
         self.violations: list[Violation] = []
         self.attempt_records = AttemptRecords()
         self.spending = Spending()
+        self.removed_tasks: dict[str, TaskRow] = {}  # as they were when their job was removed
         self.history = History(self)
         self.pause_monitor = PauseMonitor(self)
         self.alert_monitor = AlertMonitor(self)

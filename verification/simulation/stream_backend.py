@@ -8,7 +8,7 @@ are missing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -18,13 +18,17 @@ from typing import NamedTuple
 from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import EntityType, EventBody
+from longshore.core.ids import split_task_id
 from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery
 from longshore.testing.memory.backend import memory_backend
+from longshore.testing.memory.keyed_stores import MemoryBlobStore
 from longshore.testing.memory.ledger import MemoryLedger, MemoryStore
-from longshore.testing.memory.logs import MemoryEventLog
+from longshore.testing.memory.logs import MemoryEventLog, MemoryOutputLog
+from longshore.testing.memory.retention import MemoryRetention
 from verification.simulation.faults import Fault, Faults
 
 CONSUMERS = ("history", "dispatcher")
@@ -33,6 +37,7 @@ _BATCH_LIMIT = 10
 _USUAL_DELAY_S = 0.1
 _MAX_DELAY_S = 60.0
 _READ_TIMEOUT = timedelta(seconds=5)
+_MAX_REMOVAL_PAUSE = timedelta(seconds=1)
 _POLL_INTERVAL = timedelta(milliseconds=250)
 
 
@@ -63,7 +68,11 @@ class StreamStore(MemoryStore):
 
     def save(self, events: Iterable[Event]) -> None:
         """Add missing events to the history."""
-        fresh = self.unrecorded(events)
+        # What comes after the removal of its job goes with the tombstone.
+        existing = [
+            event for event in events if split_task_id(event.entity_id)[0] not in self.removed
+        ]
+        fresh = self.unrecorded(existing)
         for event in fresh:
             self.commit_positions.setdefault(event.id, len(self.commit_positions) + 1)
         super().record(fresh)
@@ -216,12 +225,77 @@ class StreamEventLog(MemoryEventLog):
         return row.last_sequence if row else 0
 
 
-def make_stream_backend(clock: Clock, faults: Faults, rng: Random) -> Backend:
+class StreamRetention(MemoryRetention):
+    """See ``ports.retention.Retention``: the row of a job goes first, its tasks afterwards.
+
+    The decision is made from what was read before. A process may die between the two writes.
+    """
+
+    def __init__(
+        self,
+        store: StreamStore,
+        output: MemoryOutputLog,
+        blobs: MemoryBlobStore,
+        faults: Faults,
+        rng: Random,
+    ) -> None:
+        super().__init__(store, output, blobs)
+        self._stream_store = store
+        self._faults = faults
+        self._rng = rng
+        self.unfinished: dict[str, list[TaskRow]] = {}  # the tasks of jobs whose row is gone
+
+    async def remove_jobs(
+        self,
+        job_ids: Sequence[str],
+        *,
+        ended_by: datetime,
+        remember_until: datetime,
+        on_removed: Callable[[JobRow, Sequence[TaskRow]], None] = lambda *_: None,
+    ) -> list[str]:
+        """Remove jobs; ``on_removed`` gets the rows of each at the moment of its removal."""
+        removed: list[str] = []
+        for job_id in job_ids:
+            decided = self._store.jobs.get(job_id)
+            if decided is None or not self._has_ended(decided, ended_by):
+                continue
+            await self._stream_store.clock.sleep(_MAX_REMOVAL_PAUSE * self._rng.random())
+            job = self._store.jobs.get(job_id)
+            if job is None or job.version != decided.version:
+                continue
+            self.unfinished[job_id] = self._tasks_of(job)
+            on_removed(job, self.unfinished[job_id])
+            self._store.remove(job, [])
+            self._store.removed[job_id] = remember_until
+            self._with_blobs[job_id] = None
+            if self._faults.occurs(Fault.REMOVAL_CUT, self._rng):
+                raise BackendUnavailable("the process has died in a removal")
+            self._finish(job_id)
+            removed.append(job_id)
+        return removed
+
+    def _finish(self, job_id: str) -> None:
+        rows = self.unfinished.pop(job_id)
+        self._output.remove(row.id for row in rows)
+        self._store.remove_tasks([row for row in rows if row.id in self._store.tasks])
+
+    async def remove_remains(self, *, now: datetime, limit: int) -> int:
+        for job_id in list(self.unfinished):
+            self._finish(job_id)
+        return await super().remove_remains(now=now, limit=limit)
+
+
+def make_stream_backend(clock: Clock, faults: Faults, rng: Random, removals: Random) -> Backend:
     """A backend in memory that behaves like the AWS backend, as far as its ports show."""
     store = StreamStore(clock)
     bus = StreamBus(store, faults, rng)
+    backend = memory_backend(clock)
+    output, blobs = MemoryOutputLog(store), MemoryBlobStore()
     return replace(
-        memory_backend(clock),
+        backend,
+        output=output,
+        blobs=blobs,
+        retention=StreamRetention(store, output, blobs, faults, removals),
         ledger=MemoryLedger(store, atomic=False),
         events=StreamEventLog(store, bus),
         bus=bus,

@@ -38,6 +38,7 @@ DEFINITIONS = (
         runner=RunnerKind.AGENT,
         options={"prompt": "Do it.", "budget": {"usd": TASK_BUDGET.usd}},
         timeout=timedelta(seconds=40),
+        retry=RetryPolicy(rate_limit_wait=timedelta(seconds=20)),
         queue="other",
     ),
 )
@@ -97,7 +98,7 @@ Action = Submit | Add | OperatorCommand | QueueSwitch
 
 
 def draw_actions(
-    random_for: Callable[[str], Random], length: float, *, with_bursts: bool
+    random_for: Callable[[str], Random], length: float, *, with_bursts: bool, repeats_late: bool
 ) -> list[Action]:
     """Draw the actions of a run, in no order.
 
@@ -106,6 +107,7 @@ def draw_actions(
             change the others.
         length: The length of the run in seconds.
         with_bursts: Whether there are jobs of many short tasks.
+        repeats_late: Whether clients repeat some submits when their jobs may be removed.
     """
     rng, extra_rng = random_for("people"), random_for("more people")
     submits = [_submission(rng, length, number) for number in range(1 + rng.randrange(MAX_JOBS))]
@@ -135,6 +137,9 @@ def draw_actions(
     cancel_rng = random_for("cancelled resumes")
     for number in range(cancel_rng.randrange(_MAX_CANCELLED_RESUMES)):
         commands += _cancelled_resume(cancel_rng, length, requests, f"cancelled resume {number}")
+    if repeats_late:
+        late_rng = random_for("late repeats")
+        submits += [replace(submit, at=length * (0.7 + late_rng.random())) for submit in submits]
     bursts = [_burst(random_for("bursts"), length)] if with_bursts else []
     return [*submits, *additions, *commands, *chain.from_iterable(pauses), *bursts]
 

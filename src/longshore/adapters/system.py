@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import secrets
 import stat
@@ -19,10 +20,10 @@ _ELAPSED_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # The event loop's clock stops while the machine is asleep. Short sleeps in a loop notice the time
 # that has passed soon after the machine wakes up.
 _MAX_SLEEP = timedelta(seconds=5)
-KEY_FILE_NAME = "api-key"
-_KEY_MODE = 0o600
+_KEY_MODE, _KEY_FOLDER_MODE = 0o600, 0o700
 _GROUP_AND_OTHERS = 0o077
 _MAX_KEY_BYTES = 4096
+_KEY_NAME_DIGITS = 32
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 
@@ -48,40 +49,64 @@ class SystemClock:
                 return
 
 
-def ensure_key(folder: Path, make: Callable[[], str]) -> str:
-    """The API key in the folder's file, which only its owner can read; created if it is missing.
+def key_file(keys: Path, folder: Path) -> Path:
+    """The file in ``keys`` with the API key of the server on a data folder.
+
+    Outside of the data folder, in which tasks have their folders: a relative path that leads out of
+    those does not lead to the key. Each data folder has a file of its own.
+
+    Raises:
+        ConfigurationError: ``keys`` is in the data folder, or names a home that does not exist.
+    """
+    try:
+        keys, folder = keys.expanduser().resolve(), folder.resolve()
+    except RuntimeError as error:
+        problem = f"{keys} has no home directory: set keys_dir (LONGSHORE_KEYS_DIR)"
+        raise ConfigurationError([problem]) from error
+    if keys.is_relative_to(folder):
+        problem = f"keys_dir ({keys}) must not be in the data folder ({folder}), where tasks run"
+        raise ConfigurationError([problem])
+    return keys / hashlib.sha256(os.fsencode(folder)).hexdigest()[:_KEY_NAME_DIGITS]
+
+
+def ensure_key(path: Path, make: Callable[[], str]) -> str:
+    """The API key in a file that only its owner can read; created if it is missing.
 
     Of two concurrent callers, both get the key of the first.
 
     Raises:
-        ConfigurationError: other users can read the file, or it contains no key.
+        ConfigurationError: other users can read the file, it contains no key, or it cannot be
+            created.
     """
-    path = folder / KEY_FILE_NAME
-    while (text := read_key(folder)) is None:
-        draft = folder / f".{KEY_FILE_NAME}-{os.getpid()}-{secrets.token_hex(4)}"
+    while (text := read_key(path)) is None:
+        draft = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
+            path.parent.mkdir(_KEY_FOLDER_MODE, parents=True, exist_ok=True)
             _write(draft, make())
             # Atomic, and never replaces an existing file.
             with contextlib.suppress(FileExistsError):
                 os.link(draft, path)
-            _sync(folder)
+            _sync(path.parent)
+        except OSError as error:
+            problem = f"the server's key cannot be stored: {error}; see the setting keys_dir"
+            raise ConfigurationError([problem]) from error
         finally:
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
     return text
 
 
-def read_key(folder: Path) -> str | None:
-    """The API key in the folder's file, if there is one.
+def read_key(path: Path) -> str | None:
+    """The API key in a file, if there is one.
 
     Raises:
         ConfigurationError: other users can read the file, or it contains no key.
     """
-    path = folder / KEY_FILE_NAME
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read(_MAX_KEY_BYTES).decode(errors="replace").strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     if mode & _GROUP_AND_OTHERS:
         problem = f"{path} can be read by other users: run `chmod 600 {path}` and create a new key"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
-from longshore.audit.completeness import check_nothing_lost
+from longshore.audit.completeness import check_nothing_lost, check_removed
 from longshore.audit.consistency import check_consistency, check_mismatches, check_sequences
 from longshore.audit.dependency_order import check_order
 from longshore.audit.job_history import check_job
@@ -36,6 +36,7 @@ _CHECKS: tuple[Callable[[JobSnapshot], Iterator[Violation]], ...] = (
     check_identity,
     check_limits,
     check_tenancy,
+    check_removed,
 )
 
 
@@ -51,7 +52,7 @@ def audit(store: StoreSnapshot) -> list[Violation]:
         for law in _CHECKS:
             violations.update(law(case))
     for (_, entity), events in others.items():
-        violations.update(
-            check_sequences(entity, sorted(events, key=attrgetter("sequence", "position")))
-        )
+        ordered = sorted(events, key=attrgetter("sequence", "position"))
+        # Old events of an entity without a row are removed.
+        violations.update(check_sequences(entity, ordered, after=ordered[0].sequence - 1))
     return sorted(violations)

@@ -1,4 +1,4 @@
-"""Invariant 1: nothing accepted is lost.
+"""Invariants 1 and 15: nothing accepted is lost, and jobs are removed as a whole.
 
 During work it is enough that nothing is forgotten: for each task there is a process that will
 come back to it, because its row says when and to whom. At rest nothing may be left over: a task has
@@ -101,3 +101,18 @@ def _check_settled_task(
 def _has_open_parent(snapshot: JobSnapshot, task: TaskRecord) -> bool:
     parents = [snapshot.by_number.get(number) for number in v.bits(task.awaits)]
     return not parents or any(parent and parent.state != v.COMPLETED for parent in parents)
+
+
+def check_removed(snapshot: JobSnapshot) -> Iterator[Violation]:
+    """Invariant 15: nothing is left of a removed job, and no job is without its row."""
+    parts = {
+        "its row": snapshot.jobs,
+        "rows of its tasks": snapshot.tasks,
+        "events": snapshot.events or snapshot.events_by_task,
+        "output": snapshot.output_by_task,
+    }
+    left = ", ".join(name for name, records in parts.items() if records)
+    if snapshot.id in snapshot.store.removed and left:
+        yield Violation(15, snapshot.id, f"it was removed, but there are still {left}")
+    elif snapshot.tasks and not snapshot.jobs:
+        yield Violation(15, snapshot.id, f"its row is gone, but there are still {left}")

@@ -37,9 +37,15 @@ def check_mismatches(store: StoreSnapshot) -> Iterator[Violation]:
         yield Violation(5, subject, text)
 
 
-def check_sequences(subject: str, events: Sequence[EventRecord]) -> Iterator[Violation]:
-    """Sequences from 1 without gap or double, and times and commits that go the same way."""
-    sequence, position, at_us = 0, -1, None
+def check_sequences(
+    subject: str, events: Sequence[EventRecord], *, after: int = 0
+) -> Iterator[Violation]:
+    """Sequences without gap or double, and times and commits that go the same way.
+
+    Args:
+        after: The sequence before the first one.
+    """
+    sequence, position, at_us = after, -1, None
     for event in events:
         if event.sequence == sequence:
             yield Violation(5, subject, f"there are two events {sequence}")

@@ -7,6 +7,7 @@ that is not as expected is passed on unchanged, and the audit reports it.
 from __future__ import annotations
 
 import re
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ Mismatches = list[tuple[str, str]]
 
 _STREAMS = ("stdout", "stderr", "log", v.LOST)
 _DEFLATED = 1
+_DUE_NOW = f"{0:020d}#"
 _entries_of = msgspec.msgpack.Decoder().decode
 
 
@@ -61,6 +63,22 @@ def id_of(item: Item) -> str:
 def is_job(item: Item) -> bool:
     """Whether it is a job's row and not a task's."""
     return "_" not in id_of(item)
+
+
+def is_tombstone(item: Item) -> bool:
+    """Whether the row of the item was removed with its job."""
+    return "until" in item
+
+
+def is_being_removed(item: Item) -> bool:
+    """Whether parts of the item's job, which was removed, may be left."""
+    return is_tombstone(item) and is_job(item) and str(_text(item, "s2")).startswith(_DUE_NOW)
+
+
+def has_expired(item: Item) -> bool:
+    """Whether the time of the item is over."""
+    expires_at_s = plain(item.get("ttl"))
+    return type(expires_at_s) is int and expires_at_s < time.time()
 
 
 def bucket_of(job_id: str) -> str:

@@ -236,6 +236,8 @@ class _DynamoReader:
             for item in page:
                 kind, name = rows.plain(item.get("entityType")), rows.plain(item.get("entityId"))
                 job_id = None if kind in OTHER_ENTITIES else job_id_in(str(name))
+                if rows.has_expired(item):
+                    continue  # DynamoDB has not deleted it yet
                 if job_id is None or job_id not in job_ids:
                     strange.events.append((job_id, item))
         output = self._pages("scan", TableName=self._names.output, ConsistentRead=True)
@@ -259,7 +261,10 @@ class _DynamoReader:
             ConsistentRead=True,
         )
         items = [item async for page in walk for item in page]
-        return [item for item in items if job_id_in(rows.id_of(item)) == job_id]
+        items = [item for item in items if job_id_in(rows.id_of(item)) == job_id]
+        if any(rows.is_being_removed(item) for item in items):
+            return []
+        return [item for item in items if not rows.is_tombstone(item)]
 
     async def _events(self, item: Item) -> list[Item]:
         entity = f"{'JOB' if rows.is_job(item) else 'TASK'}#{rows.id_of(item)}"

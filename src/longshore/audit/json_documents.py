@@ -67,6 +67,16 @@ def parse_us(moment: Any) -> Any:
         return moment
 
 
+def _duration_us(text: Any) -> Any:
+    """The longest wait for rate limits in whole microseconds; the usual one if it is not stored."""
+    if text is None:
+        return v.USUAL_RATE_LIMIT_WAIT_US
+    try:
+        return msgspec.convert(text, timedelta) // _MICROSECOND
+    except msgspec.ValidationError:
+        return text
+
+
 def _bits(text: Any) -> Any:
     try:
         return int(text or "0", 16)
@@ -113,7 +123,7 @@ def parse_task(task_id: Any, spec: Any, body: Any, blob: ReadBlob) -> TaskRecord
         child_object(body, "failure"),
     )
     result = child_object(body, "result")
-    parents = child_object(spec, "parents")
+    parents, retry = child_object(spec, "parents"), child_object(spec, "retry")
     named = _keys(
         child_object(spec, "input"),
         parents,
@@ -134,7 +144,8 @@ def parse_task(task_id: Any, spec: Any, body: Any, blob: ReadBlob) -> TaskRecord
         round=body.get("round", 1),
         attempt=body.get("attempt", 0),
         attempts_used=body.get("attempts_used", 0),
-        max_attempts=child_object(spec, "retry").get("max_attempts", v.USUAL_ATTEMPTS),
+        max_attempts=retry.get("max_attempts", v.USUAL_ATTEMPTS),
+        rate_limit_wait_us=_duration_us(retry.get("rate_limit_wait")),
         fence=body.get("fence", 0),
         revision=body.get("revision", 0),
         last_sequence=body.get("last_sequence", 0),
@@ -251,6 +262,7 @@ _PROPERTY_NAMES = {
     "failed_key": "failedTaskId",
     "number": "heartbeatNumber",
     "elapsed": "elapsedMs",
+    "retry_after": "retryAfterMs",
 }
 
 

@@ -48,12 +48,14 @@ def read_snapshot(
             [
                 _event(commit_position(event) if commit_position else position, event)
                 for position, event in enumerate(store.events, start=1)
+                if event is not None
             ]
         ),
         output=tuple(_output(backend.output._chunks)),
         messages=() if backend.queue is None else tuple(_messages(backend.queue)),
         blobs=frozenset(blobs),
         settled=settled,
+        removed=frozenset(store.removed),
     )
 
 
@@ -116,6 +118,7 @@ def _task(row: Any, blobs: dict[str, bytes]) -> TaskRecord:
         attempt=row.attempt,
         attempts_used=row.attempts_used,
         max_attempts=spec.retry.max_attempts,
+        rate_limit_wait_us=spec.retry.rate_limit_wait // _MICROSECOND,
         fence=row.fence,
         revision=row.revision,
         last_sequence=row.last_sequence,
@@ -207,6 +210,8 @@ def _event(position: int, event: Any) -> EventRecord:
 def _reader(name: str) -> Any:
     if name == "elapsed_us":
         return lambda duration: duration // _MICROSECOND
+    if name == "retry_after_us":
+        return lambda wait: None if wait is None else wait // _MICROSECOND
     if name.endswith("_us"):
         return _us
     return _text if name == "output" else None

@@ -38,6 +38,17 @@ _COUNTS = (
     " + (SELECT coalesce(sum(sequence), 0) FROM jobs)"
 )
 _KIND_AND_JOB = ("kinds.body AS kind", "jobs.id AS job")
+_REMOVED_AND_THERE = (
+    "SELECT id FROM jobs WHERE no > ? AND no <= ? AND id IN (SELECT id FROM removed_jobs)"
+)
+_OUTPUT_WITHOUT_ROW = (
+    "SELECT DISTINCT task FROM output WHERE task >= ? AND task < ?"
+    " AND task NOT IN (SELECT no FROM tasks)"
+)
+_HISTORY_WITHOUT_ROW = (
+    "SELECT DISTINCT entity FROM history_segments WHERE entity >= ? AND entity < ?"
+    " AND entity NOT IN (SELECT no FROM tasks)"
+)
 _OF_JOBS = (
     "LEFT JOIN kinds ON kinds.no = tasks.kind LEFT JOIN jobs ON jobs.no = tasks.no >> 20"
     " WHERE tasks.no >= ? AND tasks.no < ? ORDER BY tasks.no"
@@ -189,10 +200,12 @@ class _SqliteReader:
             tasks = self._tasks(after, upto, mismatches, events, unsettled)
             jobs = self._jobs(after, upto, mismatches, events)
             mismatches += _ends_not_found(jobs, tasks, unsettled)
+            mismatches += self._parts_without_row(after, upto)
             events.sort(key=lambda event: event.position)
             if upto == _LAST:
                 others = self.table_rows("other_events", "ORDER BY position, no")
                 events += [rows.event(row, self._name) for row in others]
+            removed = (_REMOVED_AND_THERE, (after, upto))
             epoch = self.rows("SELECT value FROM meta WHERE name = 'epoch'")
             return StoreSnapshot(
                 taken_at_us=time.time_ns() // 1000 if taken_at_us is None else taken_at_us,
@@ -206,6 +219,9 @@ class _SqliteReader:
                 settled=settled,
                 mismatches=tuple(mismatches),
                 epoch=int(epoch[0][0]) if epoch else None,
+                removed=frozenset(
+                    rows.id_text(packed, "job-") for (packed,) in self.rows(*removed)
+                ),
             )
         finally:
             self._connection.execute("END")
@@ -274,6 +290,12 @@ class _SqliteReader:
             for sequence, packed, position in self._history(row["no"], row, record.id, mismatches):
                 events.append(rows.task_event(packed, row, self._name, sequence, position))
         return tuple(records)
+
+    def _parts_without_row(self, after: int, upto: int) -> Iterator[tuple[str, str]]:
+        bounds = (after + 1 << rows.NUMBER_BITS, upto + 1 << rows.NUMBER_BITS)
+        for name, sql in (("output", _OUTPUT_WITHOUT_ROW), ("history", _HISTORY_WITHOUT_ROW)):
+            for (number,) in self.rows(sql, bounds):
+                yield f"task number {number}", f"its {name} is stored, and its row is not"
 
     def _history(
         self, entity: int, row: Row, subject: str, mismatches: list[tuple[str, str]]

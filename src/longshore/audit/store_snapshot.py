@@ -38,6 +38,7 @@ class TaskRecord(NamedTuple):
     attempt: int
     attempts_used: int
     max_attempts: int
+    rate_limit_wait_us: int
     fence: int
     revision: int
     last_sequence: int
@@ -141,6 +142,7 @@ class StoreSnapshot:
     mismatches: tuple[tuple[str, str], ...] = ()  # what is kept twice and differs: subject and text
     epoch: int | None = None  # of the store; None: it has none
     task_limit: int | None = None  # of a job; None: not known
+    removed: frozenset[str] = frozenset()  # ids of jobs that were removed, as far as remembered
     # Where a store keeps no order of all commits, positions are times by several clocks: those of
     # different rows that are no further apart than this have no known order.
     time_slack: int = 0

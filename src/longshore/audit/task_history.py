@@ -50,6 +50,8 @@ class TaskHistory:
     def __init__(self, task: TaskRecord, events: Sequence[EventRecord]) -> None:
         self._task_id = task.id
         self._max_attempts = task.max_attempts
+        self._rate_limit_wait_us = task.rate_limit_wait_us
+        self._waited_us = 0  # for rate limits, in this round
         self._not_before_us = task.not_before_us
         self.violations: list[Violation] = []
         self.state = v.WAITING
@@ -133,7 +135,7 @@ class TaskHistory:
         self.round = properties["round"]
         self.rounds.setdefault(self.round, event.position)
         self.state = v.WAITING
-        self.attempts_used = 0
+        self.attempts_used = self._waited_us = 0
         self.finished = self.result = self.failure = None
 
     def _make_pending(self, due: EventTime | int) -> None:
@@ -212,13 +214,20 @@ class TaskHistory:
             self._report(8, f"{_describe(event)} names the last output, but no holder emitted it")
         self.outcomes[properties["attempt_number"]] = RecordedOutcome(by_holder, self.last_output)
 
-    def _count(self, category: str) -> None:
-        self.attempts_used += category not in v.UNCOUNTED
+    def _count(self, category: str, retry_after_us: int | None = None) -> None:
+        self.attempts_used += category != v.RATE_LIMIT or retry_after_us is None
         self.failure = category
 
     def _retried(self, event: EventRecord, properties: dict[str, Any]) -> None:
         self._outcome(event, properties)
-        self._count(properties["error_category"])
+        retry_after_us = properties["retry_after_us"]
+        self._count(properties["error_category"], retry_after_us)
+        if properties["error_category"] == v.RATE_LIMIT and retry_after_us is not None:
+            pause_us = properties["due_at_us"] - event.at_us
+            self._waited_us += max(pause_us, v.SHORTEST_COUNTED_WAIT_US)
+            if self._waited_us > self._rate_limit_wait_us:
+                text = f"waits {self._waited_us // 1_000_000} s in all for rate limits"
+                self._report(11, f"{_describe(event)} {text}, which is too long")
         if self.attempts_used >= self._max_attempts:
             self._report(
                 11, f"{_describe(event)} tries again with all {self._max_attempts} used up"
@@ -290,7 +299,7 @@ class TaskHistory:
         else:
             self._outcome(event, properties)
             used = self.attempts_used
-            self._count(properties["error_category"])
+            self._count(properties["error_category"], properties["retry_after_us"])
             if properties["source"] == v.FROM_DEAD_LETTER:
                 self.attempts_used = used
         if properties["retry_count"] != self.attempts_used:
@@ -330,7 +339,7 @@ class TaskHistory:
         if properties["revision"] != self.revision + 1:
             self._report(5, f"revision {properties['revision']} follows revision {self.revision}")
         self.revision = properties["revision"]
-        self.attempts_used, self.result = 0, None
+        self.attempts_used, self._waited_us, self.result = 0, 0, None
         self._make_pending(self._now)
 
     def _approval(self, event: EventRecord, properties: dict[str, Any]) -> None:

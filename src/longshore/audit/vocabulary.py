@@ -61,7 +61,12 @@ EVENTS: Final[dict[str, dict[str, Kinds]]] = {
         "elapsed_us": _WHOLE,
         "number": _WHOLE,
     },
-    TASK_RETRIED: {**_OUTCOME, "error_category": _TEXT, "due_at_us": _WHOLE},
+    TASK_RETRIED: {
+        **_OUTCOME,
+        "error_category": _TEXT,
+        "retry_after_us": _WHOLE_OR_NOT,
+        "due_at_us": _WHOLE,
+    },
     TASK_RELEASED: {**_OUTCOME, "due_at_us": _WHOLE_OR_NOT},
     TASK_PARKED: {**_OUTCOME, "due_at_us": _WHOLE_OR_NOT},
     TASK_UNPARKED: _OF_TASK,
@@ -73,6 +78,7 @@ EVENTS: Final[dict[str, dict[str, Kinds]]] = {
         **_OUTCOME,
         "attempt_number": _WHOLE_OR_NOT,
         "error_category": _TEXT,
+        "retry_after_us": _WHOLE_OR_NOT,
         "retry_count": _WHOLE,
         "source": _TEXT,
     },
@@ -93,10 +99,12 @@ OTHER_ENTITIES: Final = frozenset({"QUEUE", "SYSTEM"})
 
 LOST = "lost"  # the stream of a marker
 INTENTS: Final = frozenset({"create", "cancel", "resume", "add", "unpark"})
-UNCOUNTED: Final = frozenset({"rate-limit"})  # failures that use up no attempt
+RATE_LIMIT = "rate-limit"  # uses up no attempt if it names a wait
+SHORTEST_COUNTED_WAIT_US = 1_000_000
 TIMED_OUT = "timeout"
 FROM_DEAD_LETTER = "dlq"  # a failure that no attempt has reported
 USUAL_ATTEMPTS, USUAL_QUEUE = 3, "default"  # where a store does not say it
+USUAL_RATE_LIMIT_WAIT_US = 24 * 3600 * 1_000_000
 HOLDER = "worker"  # the origin of events that the holder of a lease emits
 REVISION_LIMIT = 5
 EPOCH_BITS = 32  # a fence above these is the epoch in which it was given out

@@ -9,12 +9,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from longshore.errors import NotAllowed
+
 KEY_PREFIX = "lsk_"
 SECRET_BYTES = 32
+_SHOWN_DENIED = 10
 
 
 class ApiScope(StrEnum):
@@ -24,6 +28,47 @@ class ApiScope(StrEnum):
     READ = "read"
     OPERATE = "operate"
     ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkLimits:
+    """Which tasks a key may start; None: any."""
+
+    definitions: frozenset[str] | None = None
+    queues: frozenset[str] | None = None
+    builtins: bool = True  # also tasks of the built-in definitions, in new jobs
+
+    def __bool__(self) -> bool:
+        """Whether only some definitions or queues are allowed."""
+        return self.definitions is not None or self.queues is not None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.definitions is not None:
+            parts.append(f"of the definitions {', '.join(sorted(self.definitions))}")
+        if self.queues is not None:
+            parts.append(f"in the queues {', '.join(sorted(self.queues))}")
+        return f"tasks {' '.join(parts)}" if parts else "all tasks"
+
+    def check(self, work: Iterable[tuple[str, str]]) -> None:
+        """Check the definitions of tasks, each with its queue.
+
+        Raises:
+            NotAllowed: a task is not allowed.
+        """
+        denied = dict.fromkeys(
+            f"{definition!r} in queue {queue!r}"
+            for definition, queue in work
+            if (self.definitions is not None and definition not in self.definitions)
+            or (self.queues is not None and queue not in self.queues)
+        )
+        if denied:
+            first, more = ", ".join([*denied][:_SHOWN_DENIED]), len(denied) - _SHOWN_DENIED
+            shown = f"{first} and {more} more" if more > 0 else first
+            raise NotAllowed(f"this key may only start {self}; not allowed: {shown}")
+
+
+NO_LIMITS = WorkLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +82,8 @@ class KeyRecord:
     hash: str
     created_at: datetime
     revoked_at: datetime | None = None
+    expires_at: datetime | None = None
+    limits: WorkLimits = NO_LIMITS
 
     def allows(self, scope: ApiScope) -> bool:
         """Whether the key has this scope and is not revoked; ``admin`` includes every scope."""

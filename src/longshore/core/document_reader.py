@@ -11,6 +11,7 @@ import math
 import reprlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from longshore.core.ids import is_name
@@ -19,6 +20,7 @@ from longshore.errors import Problem
 MAX_DEPTH = 100
 """Levels of a JSON value: code that reads or writes it is recursive."""
 
+MAX_PROBLEMS = 1_000
 _MAX_INTEGER_BITS = 8192  # larger integers cannot be written in decimal
 _SMALL = 1 << 62  # below it, an integer is usual
 _NAME_CHARACTERS = 64
@@ -34,17 +36,20 @@ class DocumentReader:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, path: str, message: str) -> None:
-        self.problems.append(Problem(path=path, message=message))
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(Problem(path=path, message=message))
+        elif len(self.problems) == MAX_PROBLEMS:
+            self.problems.append(Problem(path="", message="more problems are not shown"))
 
     def reject_unknown(
         self, document: Mapping[Any, Any], allowed: Collection[str], path: str
     ) -> None:
         """Add a problem for each field that is not allowed."""
-        for name in document:
-            if name not in allowed:
-                names = ", ".join(allowed)
-                choice = f"one of {names}" if len(allowed) > 1 else f"only {names}"
-                self.add(join_path(path, short_name(name)), f"unknown field; expected {choice}")
+        names = ", ".join(allowed)
+        choice = f"one of {names}" if len(allowed) > 1 else f"only {names}"
+        unknown = (name for name in document if name not in allowed)
+        for name in islice(unknown, MAX_PROBLEMS + 1):
+            self.add(join_path(path, short_name(name)), f"unknown field; expected {choice}")
 
     def field(
         self,

@@ -11,7 +11,8 @@ reference is not searched for references: it cannot request the result of anothe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from longshore.core.records import value
@@ -24,6 +25,7 @@ RESULT_REFERENCE = "$longshore.result"
 """The only field of an object that is replaced by the result of the task it names."""
 
 _HASH_CHARACTERS = 16
+_PIECE_BYTES = 256 * 1024
 _NAME_LIMIT_BYTES = 600  # so that the longest task id fits before it
 _DIGEST_BYTES = 4
 
@@ -35,6 +37,27 @@ class Document:
     text: str | None = None
     key: str | None = None
     size: int = 0  # bytes of the JSON text
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedJson:
+    """JSON text of a child that is long, and is stored as it is.
+
+    As values it could need many times its size, and the time to decode it would stop the worker.
+    """
+
+    data: bytes | bytearray | memoryview
+    # Raises ``ValueError`` if it cannot be stored; takes long. None: it was checked.
+    check: Callable[[bytes | bytearray | memoryview], None] | None = None
+
+    def decode(self) -> Any:
+        """Returns the value."""
+        return json.loads(bytes(self.data))
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yields the text in pieces."""
+        for at in range(0, len(self.data), _PIECE_BYTES):
+            yield bytes(self.data[at : at + _PIECE_BYTES])
 
 
 def json_encoder(*, canonical: bool, default: Any) -> Callable[[Any], str]:
@@ -58,12 +81,14 @@ def make_document(value: Any, key: str) -> tuple[Document, bytes | None]:
     return text_document(encode_json(value), key)
 
 
-def text_document(text: str, key: str) -> tuple[Document, bytes | None]:
+def text_document(
+    text: str, key: str, *, inline_bytes: int = INLINE_LIMIT_BYTES
+) -> tuple[Document, bytes | None]:
     """Returns JSON text as a document, and the bytes to store; see ``make_document``."""
-    if text.isascii() and len(text) <= INLINE_LIMIT_BYTES:
+    if text.isascii() and len(text) <= inline_bytes:
         return Document(text=text, size=len(text)), None
     data = text.encode()
-    if len(data) <= INLINE_LIMIT_BYTES:
+    if len(data) <= inline_bytes:
         return Document(text=text, size=len(data)), None
     return Document(key=key, size=len(data)), data
 
@@ -142,6 +167,16 @@ def attempt_file_key(task_id: str, attempt: int, name: str) -> str:
     ``name`` is a path below the attempt's folder that ``safe_name`` returned.
     """
     return f"task/logs/{task_id}/attempt-{attempt}/{name}"
+
+
+def job_blob_prefixes(job_id: str) -> tuple[str, ...]:
+    """Returns the prefixes of the keys of all blobs of a job and its tasks."""
+    events = "events/"
+    return (
+        f"jobs/{job_id}/",
+        *(f"{events}{job_id}/", f"{events}{job_id}_"),
+        f"task/logs/{job_id}_",
+    )
 
 
 def safe_name(path: str) -> str:

@@ -376,9 +376,20 @@ def _not_retried(row: TaskRow) -> str:
     """Returns why a failed task with attempts left is not retried."""
     if row.failure is None or row.attempts_used >= row.spec.retry.max_attempts:
         return ""
-    if row.failure.category is not ErrorCategory.EXIT_CODE:
-        return " and is not retried after such an error"
-    return " and is not retried; to retry it, list the exit code in `retryableExitCodes`"
+    match row.failure.category:
+        case ErrorCategory.EXIT_CODE:
+            return " and is not retried; to retry it, list the exit code in `retryableExitCodes`"
+        case ErrorCategory.TIMEOUT:
+            return (
+                " and is not retried after a timeout; `timeout` in its definition or the setting"
+                " worker.task_timeout allows more time, and `retryOnTimeout` retries it"
+            )
+        case ErrorCategory.UNKNOWN:
+            return (
+                " and is not retried, because it is not known whether such an error passes; a task"
+                " that raises `longshore.errors.Retry` is"
+            )
+    return " and is not retried after such an error"
 
 
 def _requester(request: CancelRequest | None) -> str:

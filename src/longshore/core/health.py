@@ -114,6 +114,9 @@ class CheckedTask(TaskHealth):
     attempt: int
 
 
+_EVENT_TASKS = 500  # a task has at most about 400 bytes, and an event 200 kB
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReport:
     """All running tasks of a tenant at one moment, the worst first."""
@@ -132,6 +135,21 @@ class HealthReport:
     def event(self) -> TaskHealthCheck:
         """Returns the report as an event."""
         return TaskHealthCheck(summary=self.summary, tasks=self.tasks)
+
+    def events(self) -> list[TaskHealthCheck]:
+        """Returns the report as events, each small enough for every store and bus."""
+        starts = range(0, len(self.tasks), _EVENT_TASKS)
+        if len(starts) <= 1:
+            return [self.event()]
+        return [
+            TaskHealthCheck(
+                summary=self.summary,
+                tasks=self.tasks[start : start + _EVENT_TASKS],
+                part=number,
+                parts=len(starts),
+            )
+            for number, start in enumerate(starts, start=1)
+        ]
 
 
 def check_task(row: TaskRow, *, now: datetime, policy: HealthPolicy) -> CheckedTask | None:

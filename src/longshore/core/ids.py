@@ -30,6 +30,7 @@ _TIME_BITS = 48
 ID_DIGITS = "0123456789abcdefghijklmnopqrstuv"
 _PAIRS = [first + second for first in ID_DIGITS for second in ID_DIGITS]
 _SHIFTS = range(110, -1, -10)
+_TRACE_PRIME, _SPAN_PRIME = 2**128 - 159, 2**64 - 59
 _ID_PATTERN = re.compile(r"[0-9a-v]{24}")
 
 
@@ -73,6 +74,21 @@ def job_id_of(tenant: str, request_id: str) -> str:
 def task_id_of(job_id: str, key: str) -> str:
     """Returns the global id of the task ``key`` of a job."""
     return f"{job_id}_{key}"
+
+
+def traceparent_of(job_id: str, task_id: str, attempt: int) -> str:
+    """Returns the trace context of an attempt, as W3C defines its text.
+
+    All attempts of a job have one trace id, and each attempt is a span of its own.
+    """
+    trace = parse_id(JOB_PREFIX, job_id) or _spread(job_id, _TRACE_PRIME)
+    span = _spread(f"{task_id}.{attempt}", _SPAN_PRIME)
+    return f"00-{trace:032x}-{span:016x}-01"
+
+
+def _spread(text: str, prime: int) -> int:
+    # As even as a hash, without what loading OpenSSL costs each fork. Zero is not a valid id.
+    return int.from_bytes(text.encode(), "big") % prime or 1
 
 
 def split_task_id(task_id: str) -> tuple[str, str]:

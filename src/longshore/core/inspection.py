@@ -46,9 +46,43 @@ class StoreFacts:
     schema: int = 0
     supported_schema: int = 0
     damage: str | None = None
+    ended_jobs: int = 0
+    oldest_end: datetime | None = None  # of these jobs
+    unreadable: str | None = None  # why its content is unknown: nothing says that it is damaged
     last_event_at: datetime | None = None  # of the last event that was recorded
     queues: tuple[tuple[str, QueueDepth], ...] = ()
     stale_wakeups: int = 0  # left behind by processes that were killed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupFacts:
+    """What is in a backup; its manifest."""
+
+    created_at: datetime
+    version: str  # of Longshore
+    schema: int
+    epoch: int
+    jobs: int
+    tasks: int
+    blobs: int  # files beside the database
+    missing_blobs: int  # which the store should have and has not
+    size_bytes: int  # of all files in the backup, without the checksums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFacts:
+    """A restored store, and what has been changed in it."""
+
+    backup: BackupFacts
+    restored_at: datetime
+    folder: Path
+    epoch: int
+    leases_ended: int  # of workers of the store that was backed up
+    key_file: Path
+
+
+ReportBytes = Callable[[int, int], None]
+"""Takes how many bytes are done, and of how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

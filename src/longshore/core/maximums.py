@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 MAX_REVISIONS = 5
 FEEDBACK_LIMIT_CHARACTERS = 5_000
 REASON_LIMIT_CHARACTERS = 1_000
@@ -11,6 +13,9 @@ MAX_JOBS_PER_BATCH = 1_000
 RECEIVE_LIMIT = 20
 """Deliveries of a message before it becomes a dead letter; more than any limit of attempts."""
 
+# They would control the terminal or the log in which the text is read.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
 
 def comment_problem(text: str, *, limit: int) -> str | None:
     """Returns what is wrong with a reason or a feedback, as the end of a sentence, or None."""
@@ -18,6 +23,8 @@ def comment_problem(text: str, *, limit: int) -> str | None:
         return f"must have at most {limit} characters, and this has {len(text)}"
     if not text.strip():
         return "must not be empty"
+    if match := _CONTROL.search(text):
+        return f"must not contain control characters, and this contains {match[0]!r}"
     try:
         text.encode()
     except UnicodeEncodeError:

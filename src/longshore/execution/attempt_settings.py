@@ -1,4 +1,4 @@
-"""The settings of a command or function: its definition's options, overridden by its input.
+"""The settings of a command or function: its definition's options, with those of its input.
 
 The child checks them: the worker does not decode the input of the tasks that it gives to a slot.
 """
@@ -8,16 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from longshore.core.definitions.definition import merge_input
 from longshore.errors import UsageError
 
+_SHOWN_NAMES = 10
 
-def command_settings(options: Mapping[str, Any], task_input: Any) -> dict[str, Any]:
+
+def command_settings(definition: Mapping[str, Any], task_input: Any) -> dict[str, Any]:
     """Returns the settings of a command.
+
+    Args:
+        definition: Has ``options`` and ``overridable``.
 
     Raises:
         UsageError: they can never be executed.
     """
-    settings = _merge(options, task_input)
+    settings = _merge("command", definition, task_input)
     argv = settings.get("argv")
     is_list = isinstance(argv, list) and argv and all(isinstance(item, str) for item in argv)
     _require(is_list, "a command needs 'argv': a list of strings, the program first")
@@ -26,26 +32,36 @@ def command_settings(options: Mapping[str, Any], task_input: Any) -> dict[str, A
     return _with_valid_environment(settings)
 
 
-def python_settings(options: Mapping[str, Any], task_input: Any) -> dict[str, Any]:
+def python_settings(definition: Mapping[str, Any], task_input: Any) -> dict[str, Any]:
     """Returns the settings of a python function.
+
+    Args:
+        definition: Has ``options`` and ``overridable``.
 
     Raises:
         UsageError: they can never be executed.
     """
-    settings = _merge(options, task_input)
-    settings["typed"] = options.get("typed")
-    if settings["typed"]:
-        # The definition of a ``longshore.task`` function fixes everything but its arguments.
-        settings = {**options, "kwargs": (task_input or {}).get("kwargs", {})}
+    settings = _merge("python", definition, task_input)
+    # Of a ``longshore.task`` function, which checks its arguments by itself.
+    settings.setdefault("typed", None)
     function = settings.get("function")
     is_path = isinstance(function, str) and ":" in function
     _require(is_path, "a python task needs 'function': 'package.module:name'")
     return _with_valid_environment(settings)
 
 
-def _merge(options: Mapping[str, Any], task_input: Any) -> dict[str, Any]:
+def _merge(runner: str, definition: Mapping[str, Any], task_input: Any) -> dict[str, Any]:
     _require(task_input is None or isinstance(task_input, dict), "the input must be an object")
-    return {**options, **(task_input or {})}
+    options, overridable = definition["options"], definition["overridable"]
+    settings, refused = merge_input(runner, options, overridable, task_input or {})
+    if refused:
+        # A submit refuses it too, but perhaps not that of an earlier version.
+        names = ", ".join(map(repr, refused[:_SHOWN_NAMES]))
+        raise UsageError(
+            f"the input sets {names}, which the definition does not allow: submit it without, or"
+            " with a definition that names them in `overridable`"
+        )
+    return settings
 
 
 def _with_valid_environment(settings: dict[str, Any]) -> dict[str, Any]:

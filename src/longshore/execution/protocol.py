@@ -25,10 +25,17 @@ from typing import Literal, NamedTuple
 
 TASK_VARIABLE = "LONGSHORE_ATTEMPT_TASK"
 ATTEMPT_VARIABLE = "LONGSHORE_ATTEMPT"
+SLOT_VARIABLE = "LONGSHORE_ATTEMPT_SLOT"
+"""Says to programs that they run inside a task, in a pool too; its value is always 1."""
 # Paths of JSON files: the task's input, and the results of its dependencies by key.
 INPUT_VARIABLE = "LONGSHORE_ATTEMPT_INPUT"
 DEPENDENCIES_VARIABLE = "LONGSHORE_ATTEMPT_DEPENDENCIES"
+# Only after `longshore revise`: paths of the feedback, as text, and of the rejected result.
+FEEDBACK_VARIABLE = "LONGSHORE_ATTEMPT_FEEDBACK"
+PREVIOUS_OUTPUT_VARIABLE = "LONGSHORE_ATTEMPT_PREVIOUS_OUTPUT"
 
+TRACE_VARIABLE = "TRACEPARENT"
+"""The W3C trace context of the attempt, unless the environment of the task sets another one."""
 CHANNEL_VARIABLE = "LONGSHORE_ATTEMPT_CHANNEL"
 # One digit: some shells accept no more after ">&".
 CHANNEL_FD = 3
@@ -39,6 +46,10 @@ AGENT_FOLDER = "agent"
 
 LINE_LIMIT_BYTES = 64 * 1024 * 1024
 """The worker neither reads nor answers a longer line of a child."""
+
+SMALL_LINE_BYTES = 64 * 1024
+LARGE_MESSAGES = frozenset({"result", "step", "conversation"})
+"""Only these messages may exceed ``SMALL_LINE_BYTES``; then they must begin with their type."""
 
 ChildMessage = Literal[
     "begun",
@@ -68,6 +79,7 @@ class KillCause(StrEnum):
 
     NONE = ""
     MEMORY = "memory"
+    PROCESSES = "processes"
     DEADLINE = "deadline"  # it was running when its lease was no longer trusted
     LOST = "lost"  # the reaper has ended: nothing more is known of its last child
 
@@ -83,7 +95,7 @@ REQUEST = struct.Struct("<qq")
 """A request to end a child: its number among those of its reaper, and when to send SIGKILL to all
 that it has started (``CLOCK_BOOTTIME``); SIGTERM is sent at once. The number 0: read the page."""
 
-_STATUS = struct.Struct("<?iq8s")
+_STATUS = struct.Struct("<?iq16s")
 STATUS_BYTES = _STATUS.size
 
 

@@ -22,11 +22,11 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 clock_ns = partial(time.clock_gettime_ns, _CLOCK)
 """Returns the time since boot in nanoseconds, including the time in which the machine slept."""
 
-_MAGIC = b"lsslot01"
+_MAGIC = b"lsslot02"
 _HEAD = struct.Struct("<8s16s")
 _NUMBER_BYTES = 8
 # Positions in the page, counted in numbers of eight bytes.
-_DEADLINE, _CHILD, _RUNNING, _COUNT, _MEMORY, _ENTRIES = 3, 4, 5, 6, 7, 8
+_DEADLINE, _CHILD, _RUNNING, _COUNT, _MEMORY, _PROCESSES, _ENTRIES = range(3, 10)
 _ENTRY = struct.Struct("=qqq")  # task number, fence, moment
 _ENTRY_NUMBERS = 3
 _ENTRIES_AT = _ENTRIES * _NUMBER_BYTES
@@ -61,6 +61,7 @@ class SlotPage:
     Attributes:
         deadline_ns: The moment after which nothing may begin or run.
         memory_bytes: What all processes of the slot's child together may use; 0: no limit.
+        max_processes: How many there may be of them, with the child; 0: no limit.
         child_pid: The process id of the slot's child; 0 if there is none.
         running: Not 0 while a task is running.
         begun_count: How many tasks were begun in this page.
@@ -72,6 +73,7 @@ class SlotPage:
 
     deadline_ns: int = _number(_DEADLINE)
     memory_bytes: int = _number(_MEMORY)
+    max_processes: int = _number(_PROCESSES)
     child_pid: int = _number(_CHILD)
     running: int = _number(_RUNNING)
     begun_count: int = _number(_COUNT)
@@ -89,7 +91,7 @@ class SlotPage:
     def format(self) -> None:
         """Prepare the page for a slot. What was begun in it before stays recorded."""
         _HEAD.pack_into(self._memory, 0, _MAGIC, read_boot_id())
-        for index in (_DEADLINE, _CHILD, _RUNNING, _MEMORY):
+        for index in (_DEADLINE, _CHILD, _RUNNING, _MEMORY, _PROCESSES):
             self._numbers[index] = 0
 
     @property

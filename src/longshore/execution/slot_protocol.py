@@ -43,7 +43,7 @@ class TaskRecord(_Part, tag=0):
     generation: int
     number: int
     fence: int
-    options: str  # of the definition
+    definition: str  # its options and which are overridable, as JSON
     task_id: str
     job_id: str
     attempt: int
@@ -76,7 +76,7 @@ class OutcomeFrame(_Part, tag=0):
     duration_ns: int
     has_folder: bool
     child_ends: bool  # something that the task started may be alive until the child has ended
-    result: str | None
+    result: bytes | None  # JSON
     error: dict[str, Any] | None
 
 
@@ -149,20 +149,20 @@ class LineDecoder:
         self._line = bytearray()
         self._is_too_long = False
 
-    def feed(self, data: bytes) -> list[bytes | None]:
+    def feed(self, data: bytes) -> list[bytearray | None]:
         """Returns the lines that ``data`` completes; None in place of one that is too long."""
         *ends, rest = data.split(b"\n")
-        lines: list[bytes | None] = []
+        lines: list[bytearray | None] = []
         for end in ends:
             self._append(end)
-            lines.append(None if self._is_too_long else bytes(self._line))
-            self._line.clear()
-            self._is_too_long = False
+            lines.append(None if self._is_too_long else self._line)
+            self._line, self._is_too_long = bytearray(), False
         self._append(rest)
         return lines
 
     def _append(self, part: bytes) -> None:
-        self._line += part
+        if not self._is_too_long:
+            self._line += part
         if len(self._line) > self._limit_bytes:
             self._is_too_long = True
             self._line.clear()

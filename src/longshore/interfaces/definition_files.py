@@ -20,6 +20,7 @@ from typing import BinaryIO, Final
 
 from longshore.core.definitions.definition import Definition
 from longshore.core.definitions.reader import DEFINITIONS, read_file_document
+from longshore.core.document_reader import MAX_PROBLEMS
 from longshore.errors import Problem
 from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
 from longshore.services.definitions import FileDefinition, FileProblem, FolderContents
@@ -147,7 +148,8 @@ def _read_file(path: Path, file: str, signature: Signature | None = None) -> _Fi
     definitions, all_problems = read_file_document(value, allow_single=allow_single)
     problems = [_locate_problem(file, problem, lines) for problem in all_problems[:PROBLEM_LIMIT]]
     if (more := len(all_problems) - len(problems)) > 0:
-        problems.append(FileProblem(file=file, message=f"and {more:,} more problems"))
+        least = "at least " if len(all_problems) > MAX_PROBLEMS else ""
+        problems.append(FileProblem(file=file, message=f"and {least}{more:,} more problems"))
     return _FileContent(tuple(definitions), tuple(problems), signature)
 
 

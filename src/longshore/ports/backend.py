@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -12,6 +13,7 @@ from longshore.ports.configuration import Budgets, Definitions, Keys, QueueContr
 from longshore.ports.events import EventBus, EventLog
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
+from longshore.ports.retention import Retention
 from longshore.ports.task_queue import TaskQueue
 from longshore.ports.task_source import TaskSource
 
@@ -36,11 +38,25 @@ class Backend:
     source: TaskSource | None = None
     queue: TaskQueue | None = None
     bus: EventBus | None = None
+    retention: Retention | None = None  # None: jobs are kept
+    # Writes something that changes nothing, in the way of every durable write, or raises
+    # ``BackendUnavailable`` with the reason; None: a read shows as much.
+    prove_write: Callable[[], Awaitable[None]] | None = None
     # Whether a coroutine of its ports can run without an event loop, on any thread: it then blocks
     # where it would wait. Only for ports that submit a job.
     blocking: bool = False
     # The longest pause between two polls of an idle queue, if each poll costs money; else None.
     idle_poll_limit: timedelta | None = None
+
+    def require_retention(self) -> Retention:
+        """Returns the port that removes jobs.
+
+        Raises:
+            UsageError: the backend has none.
+        """
+        if self.retention is None:
+            raise UsageError(f"the backend {self.name!r} cannot remove jobs yet")
+        return self.retention
 
     def require_queue(self) -> TaskQueue:
         """Returns the queue.

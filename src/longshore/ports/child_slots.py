@@ -2,7 +2,8 @@
 
 A slot has one child at a time. A child of a ``pool`` slot takes one task after another; a child of
 a ``fork`` slot takes one task, and the next child is forked when nothing of it is left. Agents,
-commands, ``isolation: spawn``, terminals and definitions with limits need ``ports.runner``.
+commands, ``isolation: spawn``, terminals and definitions with limits or secrets need
+``ports.runner``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from longshore.core.definitions.definition import UNLIMITED, Definition, Isolation, RunnerKind
+from longshore.core.documents import EncodedJson
 from longshore.core.tasks.failures import Failure
 from longshore.ports.runner import ChildReport
 
@@ -26,6 +28,7 @@ def runs_in_slot(definition: Definition) -> bool:
         and definition.isolation in (Isolation.POOL, Isolation.FORK)
         and not definition.pty
         and definition.resources == UNLIMITED
+        and not definition.secrets
     )
 
 
@@ -55,7 +58,7 @@ class SlotOutcome:
     """How a task ended: with a result as JSON, or with a failure."""
 
     number: int
-    result: str | None
+    result: str | EncodedJson | None
     failure: Failure | None
     duration_ns: int
     folder: Path | None  # the attempt's folder; None: it was not created
@@ -69,6 +72,7 @@ class ChildEndCause(StrEnum):
     REPLACED = "replaced"  # by ``replace``
     KILLED = "killed"  # by ``kill``
     DEADLINE = "deadline"  # a task was begun when the time of ``trust_until`` passed
+    PROCESSES = "processes"  # it had more processes than the worker allows
     INVALID_REPORT = "invalid-report"  # it sent something that is not a report
     CRASHED = "crashed"  # by itself, while a task was begun or before
     LOST = "lost"  # its reaper or the fork server ended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -57,6 +57,10 @@ class Keys(Protocol):
 
     async def list(self, tenant: str) -> list[KeyRecord]:
         """Returns the keys of a tenant, oldest first, including revoked ones."""
+        ...
+
+    async def tenants(self) -> Sequence[str]:
+        """Returns the tenants that have a key, also a revoked one, by name."""
         ...
 
     async def revoke(self, tenant: str, key_id: str, *, now: datetime) -> bool:

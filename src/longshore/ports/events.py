@@ -73,6 +73,8 @@ class EventLog(Protocol):
 
         Raises:
             UsageError: the cursor belongs to another query.
+            CursorLost: the store was restored from a backup, or lost its last events in a power
+                loss, and does not have the event of the cursor.
         """
         ...
 

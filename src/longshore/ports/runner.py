@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from longshore.core.definitions.definition import Definition
+from longshore.core.documents import EncodedJson
 from longshore.core.events.types import Activity, Usage
 from longshore.core.tasks.failures import Failure
+from longshore.errors import UsageError
 from longshore.ports.output import Stream
+
+
+class RunnerBroken(UsageError):
+    """No child can be started until the modules that all children need can be loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +39,7 @@ class AttemptSpec:
     feedback: str | None = None
     previous_output: Any = None
     conversations: Mapping[str, Conversation] = field(default_factory=dict)
+    is_long: bool = False  # its documents may be long, so that writing them takes long
     has_budget: bool = False  # whether it must send a spend request before it spends
 
 
@@ -63,7 +70,7 @@ class StepReport:
     """The child finished a named step and waits until its result is stored."""
 
     name: str
-    result: Any
+    result: Any  # a long one is ``EncodedJson``
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class ConversationReport:
     attempt resume the conversation."""
 
     conversation: str
-    entries: list[Any]
+    entries: list[Any] | EncodedJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,7 @@ class AttemptEnding:
     """How an attempt ended: with a result, or with a failure."""
 
     failure: Failure | None = None
-    result: Any = None
+    result: Any = None  # a long one is ``EncodedJson``
     peak_rss_bytes: int | None = None  # None: unknown
 
 

@@ -2,31 +2,45 @@
 
 REST, the command line, the Python client and the Lambda functions call these operations; the HTTP
 client (``interfaces.client``) has the same methods with the same documents. Operations check that
-jobs and tasks belong to the caller's tenant. Which operations a key allows is checked by the
-interface that received the key.
+jobs and tasks belong to the caller's tenant, and that the caller may start the tasks that an
+operation would start. Which operations a key allows is checked by the interface that received the
+key.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar
 
-from longshore.core.api_keys import ApiScope
+from longshore.core.api_keys import NO_LIMITS, ApiScope, WorkLimits
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetter, DeadLetterFilter
-from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.definitions.definition import (
+    BUILTIN_DEFINITIONS,
+    Definition,
+    unlisted_secrets,
+)
 from longshore.core.definitions.reader import read_definition, split_job_file
 from longshore.core.documents import attempt_file_key, validate_key
 from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskHealthCheck
-from longshore.core.ids import task_id_of
+from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import CommandRefused, InvalidJob, LongshoreError, NotFound, Problem
+from longshore.core.text.durations import parse_duration
+from longshore.errors import (
+    CommandRefused,
+    InvalidJob,
+    LongshoreError,
+    NotAllowed,
+    NotFound,
+    Problem,
+    UsageError,
+)
 from longshore.ports.backend import Backend
 from longshore.ports.events import EventQueryResult
 from longshore.ports.ledger import Ledger
@@ -40,8 +54,10 @@ from longshore.services.explain import Explainer
 from longshore.services.followers import EventFeed, follow_events, job_feed, task_feed
 from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import OperatorCommands
-from longshore.services.reads import get_job_of, get_task_of
-from longshore.services.spill import DocumentStore
+from longshore.services.reads import get_job_of, get_task_of, iter_tasks
+from longshore.services.resilience import Readiness
+from longshore.services.retention import JobRetention
+from longshore.services.spill import DocumentStore, derived_files
 from longshore.services.submit import AcceptedTasks, Producer, Submission
 
 POLL_INTERVAL = timedelta(milliseconds=100)
@@ -112,6 +128,7 @@ class Caller:
     is_admin: bool = True  # sees events about keys
     is_operator: bool = True  # sees dead messages, which belong to no tenant
     may_define: bool = True  # may submit jobs with definitions
+    limits: WorkLimits = NO_LIMITS  # of the tasks that the caller may start
 
 
 class ApplicationServices(Protocol):
@@ -134,15 +151,19 @@ class ApplicationServices(Protocol):
     @property
     def health_check(self) -> HealthCheck: ...
     @property
+    def retention(self) -> JobRetention: ...
+    @property
     def api_keys(self) -> ApiKeys: ...
     @property
-    def environment(self) -> str:
-        """The deployment environment, part of every event document."""
+    def task_secrets(self) -> Collection[str] | None:
+        """The secrets that definitions may give to tasks; None: only the workers know."""
         ...
 
     @property
-    def events_ttl_days(self) -> int:
-        """How long the event store keeps events; 0: forever."""
+    def readiness(self) -> Readiness: ...
+    @property
+    def environment(self) -> str:
+        """The deployment environment, part of every event document."""
         ...
 
 
@@ -205,11 +226,19 @@ class Application:
         Raises:
             InvalidJob: the document is not a job; every problem is listed.
             AlreadyExists: the request id belongs to a job with another document.
+            NotAllowed: the caller may not start one of its tasks.
             UsageError: the request id is not valid.
         """
         return accepted_document(
-            await self.services.producer.submit(self.caller.tenant, request_id or None, document)
+            await self.services.producer.submit(
+                self._tenant, request_id or None, document, limits=self.caller.limits
+            )
         )
+
+    @property
+    def may_block(self) -> bool:
+        """Whether ``submit``, ``submit_many`` and ``add_tasks`` can run without an event loop."""
+        return self._backend.blocking
 
     async def submit_file(
         self,
@@ -226,6 +255,7 @@ class Application:
         Raises:
             InvalidJob: with every problem of job and definitions; nothing was stored.
             AlreadyExists: the request id belongs to a job with another document.
+            NotAllowed: the caller may not start one of its tasks, or not define any.
             UsageError: the request id is not valid.
         """
         (answer,) = await self.submit_many([Submission(document, request_id, definitions)])
@@ -237,15 +267,29 @@ class Application:
         self, files: Sequence[Submission]
     ) -> list[d.AcceptedJobDocument | LongshoreError]:
         """Accept many job files. Returns for each one what ``submit_file`` returns or raises."""
+        refused: dict[int, LongshoreError] = {}
         submissions = []
-        for file in files:
+        for number, file in enumerate(files):
             own, job, problems = split_job_file(file.document)
+            if file.own or job is not file.document:
+                try:
+                    self._check_may_define()
+                except NotAllowed as error:
+                    refused[number] = error
+                    continue
             id_ = file.request_id or None
-            submissions.append(Submission(job, id_, [*file.own, *own], problems))
-        answers = await self.services.producer.submit_many(self.caller.tenant, submissions)
+            definitions = [*file.own, *own]
+            for definition in definitions:
+                for problem in self._unlisted_secrets(definition):
+                    path = f"definitions.{definition.name}.{problem.path}"
+                    problems.append(replace(problem, path=path))
+            submissions.append(Submission(job, id_, definitions, problems))
+        producer, limits = self.services.producer, self.caller.limits
+        answers = iter(await producer.submit_many(self._tenant, submissions, limits=limits))
         return [
-            answer if isinstance(answer, LongshoreError) else accepted_document(answer)
-            for answer in answers
+            accepted_document(answer) if isinstance(answer, AcceptedTasks) else answer
+            for number in range(len(files))
+            for answer in [refused.get(number) or next(answers)]
         ]
 
     @over_http(d.AddedTasksDocument, "POST", "{job_id}/tasks")
@@ -258,10 +302,11 @@ class Application:
             InvalidJob: the document does not describe tasks; every problem is listed.
             CommandRefused: the job has completed or is cancelled.
             AlreadyExists: the request id has added other tasks to the job.
+            NotAllowed: the caller may not start one of the tasks.
             UsageError: the request id is not valid.
         """
         added = await self.services.producer.add_tasks(
-            self._tenant, job_id, request_id or None, document
+            self._tenant, job_id, request_id or None, document, limits=self.caller.limits
         )
         return d.AddedTasksDocument(
             job_id=added.job.id,
@@ -391,6 +436,7 @@ class Application:
 
         Raises:
             CommandRefused: no task is named, and none failed or was cancelled.
+            NotAllowed: the caller may not start one of them.
         """
         await self._job(job_id)
         keys = tasks
@@ -400,6 +446,7 @@ class Application:
             if not keys:
                 raise CommandRefused(job_id, _NOTHING_TO_RESUME)
         ids = {task_id_of(job_id, key): key for key in keys}
+        await self._check_may_start(list(ids))
         resumed = await self._commands.resume(job_id, list(ids), by=self._user, tenant=self._tenant)
         return d.ResumeResultDocument(
             job_id=job_id,
@@ -417,7 +464,9 @@ class Application:
 
         Raises:
             CommandRefused: the result of this attempt is not in review.
+            NotAllowed: the caller may not start such a task.
         """
+        await self._check_may_start([task_id])
         row = await self._commands.approve(self._tenant, task_id, by=self._user, attempt=attempt)
         return await self._task_document(row)
 
@@ -433,7 +482,9 @@ class Application:
         Raises:
             CommandRefused: the result of this attempt is not in review, it was revised too often,
                 or the feedback is empty or too long.
+            NotAllowed: the caller may not start such a task.
         """
+        await self._check_may_start([task_id])
         row = await self._commands.revise(
             self._tenant, task_id, by=self._user, feedback=feedback, attempt=attempt
         )
@@ -451,6 +502,35 @@ class Application:
 
     async def _task(self, task_id: str) -> TaskRow:
         return await get_task_of(self._ledger, self._tenant, task_id)
+
+    async def _check_may_start(self, task_ids: Sequence[str]) -> None:
+        """Check that the caller may start these tasks, as far as they exist.
+
+        Raises:
+            NotAllowed: the caller may not.
+        """
+        if limits := self.caller.limits:
+            rows = await self._ledger.get_tasks(task_ids)
+            limits.check(
+                (row.spec.definition, row.spec.queue)
+                for row in rows
+                if row.spec.tenant == self._tenant
+            )
+
+    def _check_may_define(self) -> None:
+        """Check that the caller may change definitions.
+
+        Raises:
+            NotAllowed: the caller may not.
+        """
+        if not self.caller.may_define:
+            scopes = f"'{ApiScope.OPERATE}' or '{ApiScope.ADMIN}'"
+            raise NotAllowed(f"a job with definitions needs a key with the scope {scopes}")
+        # Otherwise a definition that the key may use could be made to run anything.
+        if self.caller.limits.definitions is not None:
+            raise NotAllowed(
+                f"this key may only start {self.caller.limits}, and cannot change definitions"
+            )
 
     async def _job_document(self, job: JobRow) -> d.JobDocument:
         tasks: Sequence[TaskRow] = ()
@@ -483,7 +563,6 @@ class Application:
             event,
             properties,
             environment=self.services.environment,
-            ttl_days=self.services.events_ttl_days,
         )
 
     # Artifacts, output, events ------------------------------------------------------------------
@@ -492,27 +571,39 @@ class Application:
     async def list_artifacts(
         self, task_id: str, *, limit: int = 100, after: str = ""
     ) -> d.ArtifactList:
-        """The files that the attempts of a task stored, by name, after the name ``after``."""
-        blobs, prefix = self._backend.blobs, _artifact_prefix(await self._task(task_id))
-        artifacts = []
+        """The files of a task's attempts, by name, after the name ``after``.
+
+        They are the files that the attempts stored, and the result and a summary of the latest one.
+        """
+        row = await self._task(task_id)
+        blobs, prefix = self._backend.blobs, _artifact_prefix(row)
+        sizes = {name: file.size for name, file in derived_files(row).items() if name > after}
         for key in await blobs.list_keys(prefix, after=prefix + after, limit=limit):
             if (size := await blobs.size(key)) is not None:
-                name = key.removeprefix(prefix)
-                artifacts.append(d.ArtifactDocument(name=name, bytes=size))
-        return d.ArtifactList(artifacts=artifacts)
+                sizes[key.removeprefix(prefix)] = size
+        return d.ArtifactList(
+            artifacts=[
+                d.ArtifactDocument(name=name, bytes=sizes[name]) for name in sorted(sizes)[:limit]
+            ]
+        )
 
     async def open_artifact(self, task_id: str, name: str) -> ArtifactContent:
-        """A file that an attempt stored, such as ``attempt-1/artifacts/report.csv``.
+        """A file of an attempt, such as ``attempt-1/artifacts/report.csv``; see
+        ``list_artifacts``.
 
         Raises:
             NotFound: there is no such file.
             UsageError: no file can have this name.
         """
-        key = validate_key(_artifact_prefix(await self._task(task_id)) + name)
-        size = await self._backend.blobs.size(key)
-        if size is None:
+        row, blobs = await self._task(task_id), self._backend.blobs
+        key = validate_key(_artifact_prefix(row) + name)
+        if (size := await blobs.size(key)) is not None:
+            return ArtifactContent(size=size, chunks=blobs.stream(key))
+        file = derived_files(row).get(name)
+        if file is None:
             raise NotFound("artifact", name[:_SHOWN_ID_CHARACTERS])
-        return ArtifactContent(size=size, chunks=self._backend.blobs.stream(key))
+        chunks = blobs.stream(file.key) if file.key else _chunks_of(file.text or "")
+        return ArtifactContent(size=file.size, chunks=chunks)
 
     @over_http(d.OutputPage, "GET", "{task_id}/output")
     async def read_output(
@@ -622,9 +713,7 @@ class Application:
         """The events of a job, stored and new, until the job has ended."""
         feed = job_feed(self._backend, await self._job(job_id), tasks=tasks)
         start = feed.decode(cursor)
-        # A cursor that is not valid is refused here, before a stream begins.
-        await feed.fetch(limit=1, cursor=start)
-        return self._event_stream(feed, start, feed.encode)
+        return await self._event_stream(feed, start, feed.encode)
 
     @over_http(d.StreamItem, "GET", "{task_id}/events/stream")
     async def follow_task_events(
@@ -632,9 +721,16 @@ class Application:
     ) -> AsyncIterator[d.StreamItem]:
         """The events of a task after an id, stored and new, until the task has ended."""
         feed = task_feed(self._backend, await self._task(task_id))
-        return self._event_stream(feed, after, str)
+        return await self._event_stream(feed, after, str)
 
     async def _event_stream(
+        self, feed: EventFeed, cursor: str | None, encode: Callable[[str], str]
+    ) -> AsyncIterator[d.StreamItem]:
+        # A cursor that is not valid is refused here, before a stream begins.
+        await feed.read(limit=1, cursor=cursor)
+        return self._stream_items(feed, cursor, encode)
+
+    async def _stream_items(
         self, feed: EventFeed, cursor: str | None, encode: Callable[[str], str]
     ) -> AsyncIterator[d.StreamItem]:
         clock = self._backend.clock
@@ -648,7 +744,7 @@ class Application:
 
     async def _event_page(self, feed: EventFeed, cursor: str, limit: int) -> d.EventPage:
         start = feed.decode(cursor)
-        page = await feed.fetch(limit=limit, cursor=start)
+        page = await feed.read(limit=limit, cursor=start)
         end = feed.encode(page.cursors[-1] if page.cursors else start)
         return d.EventPage(
             events=[
@@ -679,6 +775,18 @@ class Application:
         if event is None:
             raise NotFound("health check", self._tenant)
         properties = await self.services.documents.restore(properties_of(event))
+        if part := properties.get("part"):
+            # Twice as many, because the parts of two checks may alternate.
+            events = await self._backend.events.history(
+                self._tenant, _HEALTH_CHECK_ENTITY, after=max(0, event.sequence - 2 * part)
+            )
+            parts = {
+                other["part"]: other["tasks"]
+                for other in map(properties_of, events)
+                if other.get("parts") == properties["parts"]
+                and other["summary"] == properties["summary"]
+            }
+            properties["tasks"] = [task for number in sorted(parts) for task in parts[number]]
         return d.health_check_document(properties, event.at)
 
     @over_http(d.HealthCheckDocument, "POST", "health-check")
@@ -688,12 +796,12 @@ class Application:
         return d.health_check_document(properties_of_body(report.event()), report.at)
 
     async def check_ready(self) -> d.ProbeDocument:
-        """Check that the store can be read.
+        """Check that the store takes writes; see ``services.resilience.Readiness``.
 
         Raises:
-            BackendUnavailable: it cannot.
+            BackendUnavailable: it does not; the message is the reason.
         """
-        await self._ledger.list_jobs(self._tenant, limit=1)
+        await self.services.readiness.check()
         return d.ProbeDocument()
 
     # Dead letters -------------------------------------------------------------------------------
@@ -742,7 +850,16 @@ class Application:
         """Run dead tasks again: those with these ids, or all that match.
 
         Tasks that are no longer dead letters are skipped.
+
+        Raises:
+            NotFound: there is no such task.
+            NotAllowed: the caller may not start one of them.
         """
+        if self.caller.limits:
+            if isinstance(selected, DeadLetterFilter):
+                letters = self.services.dead_letters.iter_matching(self._tenant, selected)
+                selected = [letter.id async for letter in letters if letter.replayable]
+            await self._check_may_start(selected)
         return await self.services.dead_letters.replay(self._tenant, selected, by=self._user)
 
     @over_http(d.DeadLetterDocument, "DELETE", "dead-letters/{letter_id}")
@@ -820,14 +937,22 @@ class Application:
 
         Raises:
             InvalidJob: with everything that is wrong with it.
+            NotAllowed: the caller may only use some definitions.
         """
+        self._check_may_define()
         if isinstance(document, Mapping):
             if document.get("name", name) != name:
                 raise InvalidJob([Problem("name", f"expected {name!r}, the name in the request")])
             fields = {field: value for field, value in document.items() if field != "version"}
             document = {**fields, "name": name}
         definition = read_definition(document)
+        if problems := self._unlisted_secrets(definition):
+            raise InvalidJob(problems)
         return d.definition_document(await self._backend.definitions.put(self._tenant, definition))
+
+    def _unlisted_secrets(self, definition: Definition) -> list[Problem]:
+        listed = self.services.task_secrets
+        return [] if listed is None else unlisted_secrets(definition, listed)
 
     @over_http(None, "DELETE", "task-definitions/{name}")
     async def delete_definition(self, name: str) -> None:
@@ -835,7 +960,9 @@ class Application:
 
         Raises:
             NotFound: there is none.
+            NotAllowed: the caller may only use some definitions.
         """
+        self._check_may_define()
         if not await self._backend.definitions.delete(self._tenant, name):
             raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
 
@@ -874,6 +1001,24 @@ class Application:
             raise CommandRefused(name, "the queue is not paused")
         return d.from_record(d.PausedQueueDocument, ended)
 
+    @over_http(d.PrunedJobsDocument, "POST", "jobs/prune", repeatable=True)
+    async def prune_jobs(self, older_than: str, *, dry_run: bool = False) -> d.PrunedJobsDocument:
+        """Remove the tenant's jobs that ended so long ago, up to some number in one call.
+
+        Args:
+            older_than: A duration, such as ``30d``.
+            dry_run: Only count them.
+
+        Raises:
+            UsageError: it is not a duration; the backend cannot remove jobs.
+        """
+        try:
+            age = parse_duration(older_than)
+            jobs, more = await self.services.retention.prune(self._tenant, age, dry_run=dry_run)
+        except (ValueError, OverflowError) as error:
+            raise UsageError(f"olderThan: {error}") from error
+        return d.PrunedJobsDocument(jobs=jobs, more=more)
+
     @over_http(d.BudgetStatusDocument, "GET", "{entity_id}/budget")
     async def get_budget(self, entity_id: str | None = None) -> d.BudgetStatusDocument:
         """The budget of a job or task, named by its id; None: the tenant's budget of today."""
@@ -890,8 +1035,14 @@ class Application:
 
         Raises:
             CommandRefused: the job or task has ended.
+            NotAllowed: the caller may not start a task that is parked.
             UsageError: it has no such budget, nothing is added, or the request id is not valid.
         """
+        if self.caller.limits and entity_id is not None:
+            job_id, key = split_task_id(entity_id)
+            parked = iter_tasks(self._ledger, self._tenant, TaskState.PARKED, job_id=job_id)
+            parked_ids = [row.id async for row in parked]
+            await self._check_may_start([entity_id] if key else parked_ids)
         budgets, by = self.services.budget_operations, self._user
         request_id = request_id or self.services.producer.new_request_id()
         status = await budgets.add(self._tenant, entity_id, amount, by=by, request_id=request_id)
@@ -901,22 +1052,56 @@ class Application:
     async def list_keys(self) -> d.KeyList:
         """The tenant's API keys, oldest first, revoked ones too, without their secrets."""
         records = await self.services.api_keys.list(self._tenant)
-        return d.KeyList(keys=[d.key_document(record) for record in records])
+        return d.KeyList(keys=[d.key_document(record, d.KeyDocument) for record in records])
 
     @over_http(d.NewKeyDocument, "POST", "keys")
-    async def create_key(self, name: str, scopes: Sequence[str]) -> d.NewKeyDocument:
+    async def create_key(
+        self,
+        name: str,
+        scopes: Sequence[str],
+        *,
+        expires: str | None = None,
+        definitions: Sequence[str] | None = None,
+        queues: Sequence[str] | None = None,
+        tenant: str | None = None,
+    ) -> d.NewKeyDocument:
         """Create an API key. Its secret is in this answer only.
 
+        Args:
+            expires: A duration such as ``30d``, after which the key is refused; None: never.
+            definitions: Whose tasks the key may start; None: any.
+            queues: In which queues the key may start tasks; None: any.
+            tenant: Whose key; another tenant's only for an operator of the installation.
+
         Raises:
-            UsageError: the name is empty or too long, or there is no scope.
+            UsageError: the name is empty or too long, there is no scope, the duration or a limit is
+                wrong, or the caller may not create keys of that tenant.
         """
-        record, secret = await self.services.api_keys.create(
-            self._tenant,
+        tenant = tenant or self._tenant
+        if tenant != self._tenant and not self.caller.is_operator:
+            raise UsageError(
+                "a key of another tenant needs a key of the tenant that operates this installation"
+            )
+        try:
+            lifetime = None if expires is None else parse_duration(expires)
+        except ValueError as error:
+            raise UsageError(f"expires: {error}") from None
+        api_keys, warning = self.services.api_keys, None
+        if self.caller.is_operator:
+            # Who operates the installation decides whether tenants may share its workers.
+            warning = await api_keys.shared_workers_warning(tenant)
+        record, secret = await api_keys.create(
+            tenant,
             name=name,
             scopes={ApiScope(scope) for scope in scopes},
             by=self._user,
+            expires=lifetime,
+            limits=WorkLimits(
+                definitions=None if definitions is None else frozenset(definitions),
+                queues=None if queues is None else frozenset(queues),
+            ),
         )
-        return d.from_record(d.NewKeyDocument, record, scopes=sorted(record.scopes), key=secret)
+        return d.key_document(record, d.NewKeyDocument, key=secret, warning=warning)
 
     @over_http(d.KeyDocument, "DELETE", "keys/{key_id}", repeatable=True)
     async def revoke_key(self, key_id: str) -> d.KeyDocument:
@@ -926,7 +1111,7 @@ class Application:
             NotFound: the tenant has no such key.
         """
         record = await self.services.api_keys.revoke(self._tenant, key_id, by=self._user)
-        return d.key_document(record)
+        return d.key_document(record, d.KeyDocument)
 
 
 def accepted_document(accepted: AcceptedTasks) -> d.AcceptedJobDocument:
@@ -941,6 +1126,10 @@ def accepted_document(accepted: AcceptedTasks) -> d.AcceptedJobDocument:
         root_tasks=list(accepted.keys),
         created=accepted.created,
     )
+
+
+async def _chunks_of(text: str) -> AsyncIterator[bytes]:
+    yield text.encode(errors="replace")
 
 
 def _artifact_prefix(task: TaskRow) -> str:

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 NO_FILTER = DeadLetterFilter()
 
 _LISTING = "dead letters"
-_FOLDER = "dead/"  # of the blob store, for messages without a task
+FOLDER = "dead/"  # of the blob store, for messages without a task
 _EXCERPT_CHARACTERS = 200
 _LAST_LINES = 10
 _LINE_CHARACTERS = 500
@@ -295,7 +295,7 @@ class DeadLetters:
         """
         disposition = await self._decide(message)
         if isinstance(disposition, KeepMessage):
-            key = f"{_FOLDER}{message.queue}/{safe_name(message.id)}"
+            key = f"{FOLDER}{message.queue}/{safe_name(message.id)}"
             await self.backend.blobs.put(key, message.body.encode(errors="surrogatepass"))
             reason = f"{disposition.reason}; its text is stored as {key}"
             await self._reject(tenant, message, reason, EventContext(origin=DLQ_SOURCE))

@@ -21,7 +21,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
-from longshore.core.definitions.definition import Definition
+from longshore.core.definitions.definition import Definition, unlisted_secrets
 from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.clock import sleep_until_multiple
@@ -64,6 +64,21 @@ class FolderContents(NamedTuple):
 
     definitions: tuple[FileDefinition, ...]
     problems: tuple[FileProblem, ...]
+
+    def with_secrets_checked(self, listed: Collection[str] | None) -> FolderContents:
+        """Returns the content without the files that name other secrets; None: any may be named."""
+        problems = [
+            FileProblem(
+                file=item.file,
+                message=problem.message,
+                path=f"definitions.{item.definition.name}.{problem.path}",
+            )
+            for item in (() if listed is None else self.definitions)
+            for problem in unlisted_secrets(item.definition, listed or ())
+        ]
+        invalid = {problem.file for problem in problems}
+        valid = [item for item in self.definitions if item.file not in invalid]
+        return FolderContents(tuple(valid), (*self.problems, *problems))
 
 
 @dataclass(slots=True)

@@ -518,6 +518,13 @@ class HealthCheckDocument(ApiDocument, kw_only=True):
     tasks: list[CheckedTaskDocument]
 
 
+class PrunedJobsDocument(ApiDocument, kw_only=True):
+    """How many jobs were removed, or would be."""
+
+    jobs: int
+    more: Annotated[bool, Meta(description="Whether to call again: there may be more.")]
+
+
 class PausedQueueDocument(ApiDocument, kw_only=True):
     """A queue whose tasks are not started: it is paused or held."""
 
@@ -572,12 +579,20 @@ class KeyDocument(ApiDocument, kw_only=True):
     scopes: list[ApiScope]
     created_at: Timestamp
     revoked_at: Timestamp | None
+    expires_at: Timestamp | None = None
+    definitions: Annotated[
+        list[str] | None, Meta(description="The key may start tasks of these only; null: of any.")
+    ] = None
+    queues: Annotated[
+        list[str] | None, Meta(description="The key may start tasks in these only; null: in any.")
+    ] = None
 
 
 class NewKeyDocument(KeyDocument, kw_only=True):
     """A new API key."""
 
     key: Annotated[str, Meta(description="Store it: it is not shown again.", examples=["lsk_…"])]
+    warning: str | None = None
 
 
 class KeyList(ApiDocument, kw_only=True):
@@ -601,6 +616,7 @@ class ResourcesDocument(ApiDocument, kw_only=True, omit_defaults=True):
     memory_bytes: int | None = None
     open_files: int | None = None
     file_bytes: int | None = None
+    processes: int | None = None
 
 
 class HealthLimitsDocument(ApiDocument, kw_only=True, omit_defaults=True):
@@ -618,6 +634,7 @@ class DefinitionDocument(ApiDocument, kw_only=True):
     version: Annotated[int, Meta(description="0: built in.")]
     runner: RunnerKind
     options: dict[str, Any]
+    overridable: Annotated[list[str], Meta(description="Options that an input may set.")]
     description: str | None
     queue: str | None
     priority: Priority
@@ -865,15 +882,10 @@ def output_chunk_document(job_id: str, key: str, chunk: OutputChunk) -> OutputCh
 
 
 def event_document(
-    event: Event, properties: Mapping[str, Any], *, environment: str, ttl_days: int
+    event: Event, properties: Mapping[str, Any], *, environment: str
 ) -> EventDocument:
-    """An event with its whole properties.
-
-    Args:
-        ttl_days: How long the event store keeps events; 0: forever.
-    """
-    ttl_at = event.at + timedelta(days=ttl_days) if ttl_days else None
-    fields = to_wire(event, environment=environment, ttl_at=ttl_at)
+    """An event with its whole properties."""
+    fields = to_wire(event, environment=environment)
     return msgspec.convert({**fields, "properties": properties}, EventDocument)
 
 
@@ -909,9 +921,17 @@ def _spend_document(usage: Usage) -> SpendDocument:
     return SpendDocument(usd=usage.cost_usd, tokens=total_tokens(usage), minutes=usage.seconds / 60)
 
 
-def key_document(record: KeyRecord) -> KeyDocument:
-    """An API key, without its secret."""
-    return from_record(KeyDocument, record, scopes=sorted(record.scopes))
+def key_document(record: KeyRecord, kind: type[AnyDocument], **fields: Any) -> AnyDocument:
+    """An API key as ``KeyDocument``, or with the fields of ``NewKeyDocument``."""
+    definitions, queues = record.limits.definitions, record.limits.queues
+    return from_record(
+        kind,
+        record,
+        scopes=sorted(record.scopes),
+        definitions=None if definitions is None else sorted(definitions),
+        queues=None if queues is None else sorted(queues),
+        **fields,
+    )
 
 
 def definition_document(definition: Definition) -> DefinitionDocument:
@@ -921,6 +941,7 @@ def definition_document(definition: Definition) -> DefinitionDocument:
         DefinitionDocument,
         definition,
         options=dict(definition.options),
+        overridable=list(definition.overridable),
         priority=definition.priority.name.lower(),
         retry=from_record(RetryDocument, retry) if retry else None,
         retryable_exit_codes=list(definition.retryable_exit_codes),

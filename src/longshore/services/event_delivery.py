@@ -183,3 +183,13 @@ class UndeliveredEvents:
         await self.backend.blobs.delete(letter.key)
         logger.info("event.replayed", extra={"id": letter_id, "events": len(events)})
         return len(events)
+
+    async def discard(self, letter_id: str) -> None:
+        """Delete an undelivered event that no consumer needs any more.
+
+        Raises:
+            NotFound: there is no such undelivered event.
+        """
+        letter = await self._get(letter_id)
+        await self.backend.blobs.delete(letter.key)
+        logger.warning("event.discarded", extra={"id": letter_id})

@@ -26,7 +26,7 @@ from longshore.core.events.event import Event
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import UsageError
+from longshore.errors import CursorLost, UsageError
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.events import EventQueryResult
@@ -337,6 +337,17 @@ class EventFeed:
             raise UsageError("the cursor belongs to a list of other events; leave it out to begin")
         return cursor or None
 
+    async def read(self, *, limit: int, cursor: str | None) -> EventQueryResult:
+        """The events after a cursor.
+
+        Raises:
+            CursorLost: the store was restored, and does not have the event of the cursor.
+        """
+        try:
+            return await self.fetch(limit=limit, cursor=cursor)
+        except CursorLost as error:
+            raise CursorLost(error.read_from and self.encode(error.read_from)) from error
+
     @property
     def _tag(self) -> str:
         return hashlib.blake2b(self.name.encode(), digest_size=_TAG_BYTES).hexdigest()
@@ -361,9 +372,15 @@ def task_feed(backend: Backend, task: TaskRow) -> EventFeed:
     """The events of a task; their sequences are the cursors."""
 
     async def fetch(limit: int, cursor: str | None) -> EventQueryResult:
+        after = int(cursor or 0)
         items = await backend.events.history(
-            task.spec.tenant, f"TASK#{task.id}", after=int(cursor or 0), limit=limit
+            task.spec.tenant, f"TASK#{task.id}", after=after, limit=limit
         )
+        if after > task.last_sequence and not items:
+            # The task may have gone on since its row was read.
+            row = await read_row()
+            if row is None or after > row.last_sequence:
+                raise CursorLost
         cursors = tuple(str(event.sequence) for event in items)
         return EventQueryResult(tuple(items), cursors, more=bool(items))
 
@@ -388,7 +405,7 @@ async def follow_events(
     while True:
         # Read before the events: all events of a row are stored before it is terminal.
         row = await feed.read_row()
-        page = await feed.fetch(limit=_PAGE, cursor=cursor)
+        page = await feed.read(limit=_PAGE, cursor=cursor)
         for cursor, event in zip(page.cursors, page.items, strict=True):
             yield cursor, event
         if page.more:

@@ -429,14 +429,15 @@ class HealthCheck:
         )
 
     async def _record(self, report: HealthReport) -> None:
-        await self.backend.events.append(
-            tenant=report.tenant,
-            app=self.app,
-            entity_id=ENTITY_ID,
-            body=report.event(),
-            context=EventContext(origin="health-check"),
-            now=report.at,
-        )
+        for body in report.events():
+            await self.backend.events.append(
+                tenant=report.tenant,
+                app=self.app,
+                entity_id=ENTITY_ID,
+                body=body,
+                context=EventContext(origin="health-check"),
+                now=report.at,
+            )
 
     async def _processing(self) -> list[TaskRow]:
         """Returns the rows of all processing tasks of every tenant, from one listing."""

@@ -1,16 +1,18 @@
-"""Retries, races and error boundaries that several services use."""
+"""Retries, races, error boundaries, and the probe of the store, for several services."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from longshore.errors import BackendUnavailable
+from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -19,6 +21,9 @@ SHORT_PAUSES = tuple(timedelta(milliseconds=50) * 2**n for n in range(5))
 """Pauses for a call that a caller waits for; with them it is made six times."""
 
 _PAUSE = timedelta(seconds=1)
+PROBE_INTERVAL = timedelta(seconds=5)
+PROBE_TIMEOUT = timedelta(seconds=5)
+_NO_TASK = "readiness-probe"
 
 ResultT = TypeVar("ResultT")
 
@@ -74,6 +79,25 @@ async def race(*awaitables: Awaitable[Any]) -> AsyncIterator[tuple[asyncio.Futur
         await asyncio.gather(*own, return_exceptions=True)
 
 
+def run_without_loop(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Run a coroutine on this thread; it blocks where it would wait.
+
+    Only for coroutines that use nothing but the ports of a backend that is ``blocking``.
+    """
+    running = asyncio._get_running_loop()
+    # A loop that runs on this thread is blocked meanwhile, and must not be waited for.
+    asyncio._set_running_loop(None)
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: ResultT = end.value
+        return result
+    finally:
+        asyncio._set_running_loop(running)
+        work.close()
+    raise RuntimeError("a submit waited for an event loop")
+
+
 @contextlib.contextmanager
 def log_and_continue(
     logger: logging.Logger, event: str, *, unavailable: str | None = None, **fields: object
@@ -92,3 +116,43 @@ def log_and_continue(
         logger.warning(unavailable, extra={**fields, "error": str(error)})
     except Exception:  # one item must not stop the others
         logger.exception(event, extra=fields)
+
+
+@dataclass(eq=False)
+class Readiness:
+    """Proves that the store takes writes; on a backend without a test write, that it answers.
+
+    A store whose disk is full, or whose writer hangs, can be read; so a probe writes. Probes that
+    come together share one write, whose answer is used for some seconds. A write that hangs is not
+    repeated: every later probe reports it at once.
+    """
+
+    backend: Backend
+    _probing: asyncio.Future[None] | None = None
+    _began_at: timedelta = field(default=timedelta(0))
+
+    async def check(self) -> None:
+        """Probe the store, or use the probe of the last seconds.
+
+        Raises:
+            BackendUnavailable: it takes no writes; the message is the reason.
+        """
+        clock = self.backend.clock
+        now, probing = clock.elapsed(), self._probing
+        if probing is None or (probing.done() and now - self._began_at >= PROBE_INTERVAL):
+            probing = self._probing = asyncio.ensure_future(self._probe())
+            self._began_at = now
+        left = self._began_at + PROBE_TIMEOUT - now
+        if not probing.done() and left > timedelta(0):
+            async with race(probing, clock.sleep(left)):
+                pass
+        if not probing.done():
+            waited = (clock.elapsed() - self._began_at).total_seconds()
+            raise BackendUnavailable(f"the writer of the store has not answered for {waited:.0f} s")
+        probing.result()
+
+    async def _probe(self) -> None:
+        if self.backend.prove_write is None:
+            await self.backend.ledger.get_task(_NO_TASK)
+        else:
+            await self.backend.prove_write()

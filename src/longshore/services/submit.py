@@ -18,13 +18,15 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
+from longshore.core.api_keys import NO_LIMITS, WorkLimits
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.documents import Document, submitted_document_key
 from longshore.core.events.codec import to_ms
@@ -41,8 +43,10 @@ from longshore.core.jobs.planning import (
 from longshore.core.jobs.submission import (
     PROBLEM_LIMIT,
     TaskRequest,
+    builtin_refused,
     canonical_hash,
     canonical_text,
+    override_problems,
     read_job,
     referenced_definitions,
     unknown_definition,
@@ -57,6 +61,7 @@ from longshore.errors import (
     AlreadyExists,
     BackendError,
     InvalidJob,
+    JobRemoved,
     LongshoreError,
     Problem,
     UsageError,
@@ -75,6 +80,8 @@ logger = logging.getLogger(__name__)
 _ROWS_OF_A_STEP = 1000
 # Submits at the same time, on a ledger that takes one row in a step.
 _CONCURRENT_SUBMITS = 16
+_REQUESTED_JOB = "a job with request id"
+_NONE: Mapping[str, Definition] = MappingProxyType({})
 
 
 @value
@@ -136,24 +143,40 @@ class Producer:
         digest = hashlib.blake2b(self.transitions.new_id().encode(), digest_size=9).digest()
         return new_request_id(to_ms(self.backend.clock.now()), int.from_bytes(digest, "big"))
 
-    async def submit(self, tenant: str, request_id: str | None, document: Any) -> AcceptedTasks:
+    async def submit(
+        self,
+        tenant: str,
+        request_id: str | None,
+        document: Any,
+        *,
+        limits: WorkLimits = NO_LIMITS,
+    ) -> AcceptedTasks:
         """Accept a job. The same request id always gives the same job.
 
         Args:
             request_id: None: a new one is drawn.
+            limits: What the caller may start.
 
         Raises:
+            NotAllowed: the caller may not start one of its tasks.
             InvalidJob: the document is not a job; every problem is listed, nothing was stored.
-            AlreadyExists: the request id belongs to a job with another document.
+            AlreadyExists: the request id belongs to a job with another document, or (JobRemoved)
+                to one that was removed.
             UsageError: the request id is not valid.
         """
-        (answer,) = await self.submit_many(tenant, [Submission(document, request_id)])
+        (answer,) = await self.submit_many(
+            tenant, [Submission(document, request_id)], limits=limits
+        )
         if isinstance(answer, LongshoreError):
             raise answer
         return answer
 
     async def submit_many(
-        self, tenant: str, submissions: Sequence[Submission]
+        self,
+        tenant: str,
+        submissions: Sequence[Submission],
+        *,
+        limits: WorkLimits = NO_LIMITS,
     ) -> list[AcceptedTasks | LongshoreError]:
         """Accept many jobs. Returns for each one what ``submit`` returns or raises, in order.
 
@@ -162,8 +185,8 @@ class Producer:
         if not self.backend.ledger.atomic:
             semaphore = asyncio.Semaphore(_CONCURRENT_SUBMITS)
             if len(submissions) == 1:
-                return [await self._submit_alone(tenant, submissions[0], semaphore)]
-            alone = [self._submit_alone(tenant, item, semaphore) for item in submissions]
+                return [await self._submit_alone(tenant, submissions[0], limits, semaphore)]
+            alone = [self._submit_alone(tenant, item, limits, semaphore) for item in submissions]
             return await asyncio.gather(*alone)
         definitions: dict[str, Definition] = {}
         answers: dict[int, AcceptedTasks | LongshoreError] = {}
@@ -172,7 +195,7 @@ class Producer:
         try:
             for number, submission in enumerate(submissions):
                 try:
-                    job = await self._prepare(tenant, submission, definitions)
+                    job = await self._prepare(tenant, submission, definitions, limits)
                 except UsageError as error:
                     job = error
                 if not isinstance(job, _NewTasks):
@@ -189,17 +212,25 @@ class Producer:
         return [answers[number] for number in range(len(submissions))]
 
     async def _submit_alone(
-        self, tenant: str, submission: Submission, semaphore: asyncio.Semaphore
+        self,
+        tenant: str,
+        submission: Submission,
+        limits: WorkLimits,
+        semaphore: asyncio.Semaphore,
     ) -> AcceptedTasks | LongshoreError:
         async with semaphore:
             try:
-                job = await self._prepare(tenant, submission, {})
+                job = await self._prepare(tenant, submission, {}, limits)
                 return await self._write_job(job) if isinstance(job, _NewTasks) else job
             except (UsageError, BackendError) as error:
                 return error
 
     async def _prepare(
-        self, tenant: str, submission: Submission, named: dict[str, Definition]
+        self,
+        tenant: str,
+        submission: Submission,
+        named: dict[str, Definition],
+        limits: WorkLimits,
     ) -> AcceptedTasks | LongshoreError | _NewTasks:
         """Returns what a submission creates, or the answer if the request id was used before.
 
@@ -212,7 +243,7 @@ class Producer:
         document, request_id, own = submission.document, submission.request_id, submission.own
         if request_id is not None:
             check_request_id(request_id)
-        own_names = {definition.name for definition in own}
+        own_by_name = {definition.name: definition for definition in own}
         problems = list(submission.own_problems)
         try:
             request = read_job(document, limit=self.task_limit)
@@ -221,15 +252,18 @@ class Producer:
         if problems:
             # All problems are reported at once, also those that only the store can find.
             references = referenced_definitions(document)
-            await self._find_definitions(tenant, references, named, own_names, problems)
+            await self._find_definitions(tenant, references, named, limits, own_by_name, problems)
         body_hash = canonical_hash(document)
         job_id = job_id_of(tenant, request_id or (drawn := self.new_request_id()))
         # No job has an id that was just drawn.
         if request_id and (existing := await self.backend.ledger.get_job(job_id)):
             roots = tuple(task.key for task in request.tasks if not task.parents)
             return _previous_job(existing, roots, body_hash)
-        names = ((index, task.definition) for index, task in enumerate(request.tasks))
-        await self._find_definitions(tenant, names, named, own_names)
+        references = [
+            (index, task.definition, task.input) for index, task in enumerate(request.tasks)
+        ]
+        await self._find_definitions(tenant, references, named, limits, own_by_name)
+        _check_limits(limits, request.tasks, {**named, **own_by_name})
         for definition in own:
             newest = named.get(definition.name)
             stored = await self._store_definition(tenant, definition, newest)
@@ -237,7 +271,7 @@ class Producer:
         spec = JobSpec(
             id=job_id,
             tenant=tenant,
-            app=self.app,
+            app=request.app or self.app,
             request_id=request_id or drawn,
             body_hash=body_hash,
             created_at=self.backend.clock.now(),
@@ -274,42 +308,52 @@ class Producer:
         spec = job.target.job
         existing = await self.backend.ledger.get_job(spec.id)
         if existing is None:
+            retention = self.backend.retention
+            if retention is not None and await retention.is_removed(spec.id):
+                return JobRemoved(_REQUESTED_JOB, spec.request_id)
             return conflict
         return _previous_job(existing, tuple(job.planned.roots), spec.body_hash)
 
     async def _find_definitions(
         self,
         tenant: str,
-        references: Iterable[tuple[int, str]],
-        definitions: dict[str, Definition],
-        own: Collection[str] = (),
+        references: Iterable[tuple[int, str, Any]],
+        named: dict[str, Definition],
+        limits: WorkLimits,
+        own: Mapping[str, Definition] = _NONE,
         problems: Sequence[Problem] = (),
     ) -> None:
-        """Add the stored definitions that tasks of a document name.
+        """Add the stored definitions that tasks of a document name, and check the tasks' inputs.
 
         Args:
-            references: The positions of the tasks, and the names.
-            definitions: Those that were read before.
-            own: Names of definitions that come with the document.
+            references: The positions of the tasks, the names and the inputs.
+            named: Those that were read before; more are added.
+            own: Definitions that come with the document.
             problems: What else is wrong with the document.
 
         Raises:
-            InvalidJob: a definition is unknown, or there are other problems.
+            InvalidJob: a definition is unknown or does not allow an input, or there are other
+                problems.
         """
-        unknown: list[Problem] = []
-        for index, name in references:
-            if name in definitions:
-                continue
-            stored = await self.backend.definitions.get(tenant, name)
-            definition = stored or BUILTIN_DEFINITIONS.get(name)
-            if definition is not None:
-                definitions[name] = definition
-            elif name not in own:
-                unknown.append(unknown_definition(index, name))
-                if len(unknown) == PROBLEM_LIMIT:
-                    break
-        if problems or unknown:
-            raise InvalidJob([*problems, *unknown])
+        invalid: list[Problem] = []
+        for index, name, task_input in references:
+            definition = named.get(name)
+            if definition is None:
+                stored = await self.backend.definitions.get(tenant, name)
+                definition = stored or BUILTIN_DEFINITIONS.get(name)
+                if definition is not None:
+                    named[name] = definition
+            definition = own.get(name, definition)
+            if definition is None:
+                invalid.append(unknown_definition(index, name))
+            elif BUILTIN_DEFINITIONS.get(name) is definition and not limits.builtins:
+                invalid.append(builtin_refused(index, name))
+            else:
+                invalid += override_problems(index, definition, task_input)
+            if len(invalid) >= PROBLEM_LIMIT:
+                break
+        if problems or invalid:
+            raise InvalidJob([*problems, *invalid])
 
     async def _store_definition(
         self, tenant: str, definition: Definition, newest: Definition | None
@@ -478,7 +522,13 @@ class Producer:
         return plan_tasks(target, requests, definitions, retry=retry)
 
     async def add_tasks(
-        self, tenant: str, job_id: str, request_id: str | None, document: Any
+        self,
+        tenant: str,
+        job_id: str,
+        request_id: str | None,
+        document: Any,
+        *,
+        limits: WorkLimits = NO_LIMITS,
     ) -> AcceptedTasks:
         """Add tasks to a job. A repeated request id adds them once; None: a new one is drawn.
 
@@ -487,6 +537,7 @@ class Producer:
             CommandRefused: the job has completed, was cancelled or is being cancelled.
             InvalidJob: the document does not add tasks; every problem is listed.
             AlreadyExists: the request id has added other tasks to this job.
+            NotAllowed: the caller may not start one of the tasks.
             UsageError: the request id is not valid.
         """
         if request_id is None:
@@ -505,7 +556,8 @@ class Producer:
                 problems = invalid.problems
             definitions: dict[str, Definition] = {}
             references = referenced_definitions(document)
-            await self._find_definitions(tenant, references, definitions, problems=problems)
+            await self._find_definitions(tenant, references, definitions, limits, problems=problems)
+            _check_limits(limits, requests, definitions)
             body_hash = canonical_hash(document)
             target = PlanTarget(
                 job=job.spec,
@@ -572,11 +624,20 @@ class Producer:
         return row
 
 
+def _check_limits(
+    limits: WorkLimits, requests: Sequence[TaskRequest], definitions: Mapping[str, Definition]
+) -> None:
+    if limits:
+        limits.check(
+            (task.definition, task.queue or definitions[task.definition].queue) for task in requests
+        )
+
+
 def _previous_job(
     existing: JobRow, roots: tuple[str, ...], body_hash: str
 ) -> AcceptedTasks | AlreadyExists:
     if existing.spec.body_hash != body_hash:
-        return AlreadyExists("a job with request id", existing.spec.request_id)
+        return AlreadyExists(_REQUESTED_JOB, existing.spec.request_id)
     return _accepted(existing, roots, created=False)
 
 

@@ -11,10 +11,12 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
+from longshore.core.events.event import EventContext
+from longshore.core.events.types import OperatorActed
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import EnqueueAgain, LeaseEnded
@@ -31,6 +33,7 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.reads import AT_ONCE, iter_pages, list_all, read_rows
 from longshore.services.resilience import log_and_continue
+from longshore.services.retention import JobRetention
 from longshore.services.transitions import IntentFinisher, Transitions
 from longshore.services.worker.attempt_specs import definition_of
 from longshore.services.worker.attempts import slot_task_number
@@ -52,6 +55,7 @@ class Sweeper:
     """Repairs what crashes leave behind.
 
     Args:
+        lease_duration: Of a new lease: the longest time between two looks for ended leases.
         reenqueue_after: When a due task is enqueued again; then after twice that, and so on.
         settle_after: Leaves the dispatcher time to record an end.
         sweeps: False: only the dead workers of this machine are handled.
@@ -64,10 +68,14 @@ class Sweeper:
     dead_letters: DeadLetters
     budget_operations: BudgetOperations
     finish_intent: IntentFinisher
+    retention: JobRetention
     worker_registry: WorkerRegistry
+    tenant: str  # whose history gets the repairs of all tenants
+    app: str
     every: timedelta = timedelta(seconds=60)
     dead_worker_check_every: timedelta = timedelta(milliseconds=500)
     skew_margin: timedelta = timedelta(seconds=2)
+    lease_duration: timedelta = timedelta(seconds=45)
     reenqueue_after: timedelta = timedelta(seconds=60)
     settle_after: timedelta = timedelta(seconds=30)
     sweeps: bool = True
@@ -79,10 +87,12 @@ class Sweeper:
         """Sweep at a steady pace, and look for dead workers more often; until cancelled.
 
         The process with the role does this; when it ends, another takes over at once. Processes
-        without the role sweep rarely, in case the one with the role hangs.
+        without the role sweep rarely, in case the one with the role hangs. All end leases as soon
+        as they are over: the holder may be frozen, and with it the process with the role.
         """
         clock, every = self.backend.clock, self.every
         leads, next_sweep = False, clock.elapsed() + _STANDBY_FACTOR * every
+        next_lease_end = clock.elapsed()
         while True:
             # No error may end the loop: without it nothing is repaired.
             with log_and_continue(logger, "sweep.failed", unavailable="sweep.unavailable"):
@@ -95,6 +105,9 @@ class Sweeper:
                     next_sweep = clock.elapsed() + (every if leads else _STANDBY_FACTOR * every)
                 elif leads:
                     await self.reap_dead_workers()
+                if self.sweeps and clock.elapsed() >= next_lease_end:
+                    await self._end_silent_leases()
+                    next_lease_end = clock.elapsed() + await self._time_to_lease_end()
             await sleep_until_multiple(clock, min(self.dead_worker_check_every, every))
 
     async def sweep(self) -> Repairs:
@@ -110,6 +123,19 @@ class Sweeper:
             self.repairs = before + done
             if done:
                 logger.warning("sweep.repaired", extra=dict(done))
+        if done:
+            with log_and_continue(logger, "repair.failed", repair="report"):
+                detail = ", ".join(f"{kind} {done[kind]}" for kind in sorted(done))
+                await self.backend.events.append(
+                    tenant=self.tenant,
+                    app=self.app,
+                    entity_id=ROLE,
+                    body=OperatorActed(
+                        by=ROLE, action="sweep.repaired", subject=ROLE, detail=detail
+                    ),
+                    context=EventContext(origin=ROLE),
+                    now=self.backend.clock.now(),
+                )
         return done
 
     def _repairs_in_order(self) -> Iterator[Callable[[], Awaitable[None]]]:
@@ -127,6 +153,7 @@ class Sweeper:
             self._notify_waiting,
             self._emit_job_ends,
             self._unpark,
+            self.retention.remove_expired,
         )
         first = self._first_repair
         for number in (*range(first, len(repairs)), *range(first)):
@@ -146,6 +173,19 @@ class Sweeper:
                         await self._record_ended_lease(row, worker_id, holder_gone=True)
                 with log_and_continue(logger, "worker.deregister_failed", worker_id=worker_id):
                     self.worker_registry.deregister(worker_id)
+
+    async def end_all_leases(self) -> int:
+        """End the leases of a store that was restored: none of their workers uses it.
+
+        What they held counts as begun. Returns how many leases were ended.
+        """
+        leases = [lease for _, lease in await list_all(self.backend.ledger.leased_tasks)]
+        ended = 0
+        for worker_id in sorted({lease.worker_id for lease in leases}):
+            for row in await self.source.end_worker(worker_id):
+                await self._record_ended_lease(row, worker_id, holder_gone=True)
+                ended += 1
+        return ended
 
     async def _unbegun_tasks(self, worker_id: str) -> set[tuple[str, int]]:
         """Returns the tasks, with their fences, that a dead worker had not begun.
@@ -176,6 +216,12 @@ class Sweeper:
             expired_by = self.backend.clock.now() - self.skew_margin
             expired = await self.backend.ledger.leased_tasks(limit=AT_ONCE, expired_by=expired_by)
             progress = any([await self._end_lease(*task) for task in expired])
+
+    async def _time_to_lease_end(self) -> timedelta:
+        """Returns the time until a lease may be over: one of now, or a new one."""
+        first = await self.backend.ledger.leased_tasks(limit=1)
+        over_at = [lease.expires_at + self.skew_margin for _, lease in first]
+        return min([self.lease_duration, *(end - self.backend.clock.now() for end in over_at)])
 
     async def _end_lease(self, task_id: str, lease: Lease) -> bool:
         command = LeaseEnded(fence=lease.fence, margin=self.skew_margin)
@@ -257,9 +303,10 @@ class Sweeper:
                 return False
             now, change_id = self.backend.clock.now(), self.transitions.new_id()
             change = tasks.apply(row, EnqueueAgain(), now=now, change_id=change_id)
-            if isinstance(change, Refusal):
+            # Sent before it is recorded: a failure must not double the pause until the next time.
+            if isinstance(change, Refusal) or not await self.transitions.enqueue(change.effects):
                 return False
-            await self.transitions.commit(change)
+            await self.transitions.commit(replace(change, effects=()))
             self.repairs["reenqueued"] += 1
             return True
         return False

@@ -192,7 +192,7 @@ class Transitions:
                 conflict.maybe_committed |= unconfirmed
                 raise
 
-        await self._enqueue(await retry_unavailable(self.backend.clock, commit))
+        await self.enqueue(await retry_unavailable(self.backend.clock, commit))
 
     async def create_jobs(self, creations: Sequence[JobCreation]) -> list[VersionConflict | None]:
         """Create jobs and carry out the effects that the ledger did not.
@@ -207,10 +207,11 @@ class Transitions:
         )
         for answer in answers:
             if isinstance(answer, tuple):
-                await self._enqueue(answer)
+                await self.enqueue(answer)
         return [None if isinstance(answer, tuple) else answer for answer in answers]
 
-    async def _enqueue(self, effects: Sequence[Effect]) -> None:
+    async def enqueue(self, effects: Sequence[Effect]) -> bool:
+        """Send the messages of these effects. Returns whether all were sent."""
         messages = [
             OutgoingMessage(
                 queue=effect.queue,
@@ -223,7 +224,7 @@ class Transitions:
             if isinstance(effect, Enqueue)
         ]
         if not messages or self.backend.queue is None:
-            return
+            return True
         try:
             unsent = await self.backend.queue.send(messages)
         except BackendUnavailable as error:
@@ -235,6 +236,7 @@ class Transitions:
                 "enqueue.deferred",
                 extra={"tasks": [message.merge_key for message in unsent]},
             )
+        return not unsent
 
     async def retry_unavailable(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Repeat a call that is safe to repeat while the backend is unavailable."""

@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from itertools import pairwise
@@ -25,28 +25,34 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from longshore.core.text.known_secrets import SECRET_MIN_CHARACTERS
 from longshore.core.text.sanitise import mask_secrets
-from longshore.errors import ConfigurationError
+from longshore.errors import ConfigurationError, UsageError
 from longshore.settings.model import Settings as Settings
 from longshore.settings.model import format_value, plain_problem
 
 PREFIX: Final = "LONGSHORE_"
 CONFIG_FILE: Final = "longshore.toml"
 CONFIG_VARIABLE: Final = "LONGSHORE_CONFIG"
-TRACE_VARIABLES: Final = ("TRACEPARENT", "TRACESTATE")
+CREDENTIALS_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
 DEFAULT: Final = "default"
+_FILE_SUFFIX = "_FILE"
 # Longshore sets these variables for a task. They are not settings, but a ``longshore`` command
 # that runs inside a task sees them.
 _ATTEMPT_PREFIX = "LONGSHORE_ATTEMPT"
 
 ENVIRONMENT_ALIASES: Final[Mapping[str, tuple[str, str]]] = {
-    "ALERT_CHANNEL": ("alerts.slack_channel", ""),
     "ANTHROPIC_API_KEY": ("agent.api_key", ""),
     "ANTHROPIC_AUTH_TOKEN": ("agent.auth_token", ""),
     "ANTHROPIC_BASE_URL": ("agent.base_url", ""),
-    "APP_NAME": ("app", ""),
     "AWS_REGION": ("aws.region", ""),
     "CLAUDE_CODE_OAUTH_TOKEN": ("agent.oauth_token", ""),
+}
+"""Variables of Anthropic's and Amazon's own tools, each with its setting and the form of its value:
+the unit of a bare number, the opposite of a switch, or the URL of a queue."""
+COMPATIBLE_VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
+    "ALERT_CHANNEL": ("alerts.slack_channel", ""),
+    "APP_NAME": ("app", ""),
     "CLAUDE_CODE_PATH": ("agent.cli_path", ""),
     "CLAUDE_MODEL": ("agent.model", ""),
     "CLAUDE_SKIP_PERMISSIONS": ("agent.allow_bypass", ""),
@@ -54,6 +60,7 @@ ENVIRONMENT_ALIASES: Final[Mapping[str, tuple[str, str]]] = {
     "DELETE_FILES_AFTER_UPLOAD": ("worker.keep_work_dirs", "opposite"),
     "MAX_CONCURRENT_CLAUDE": ("worker.concurrency", ""),
     "MAX_MESSAGE_RETRIES": ("retry.max_attempts", ""),
+    "NODE_ENV": ("environment", ""),
     "S3_BUCKET": ("aws.bucket", ""),
     "SLACK_BOT_TOKEN": ("alerts.slack_token", ""),
     "SLACK_WEBHOOK_URL": ("alerts.slack_webhook", ""),
@@ -64,12 +71,25 @@ ENVIRONMENT_ALIASES: Final[Mapping[str, tuple[str, str]]] = {
     "VISIBILITY_EXTENSION_INTERVAL": ("worker.renew_every", "ms"),
     "WAIT_TIME_SECONDS": ("worker.poll_wait", "s"),
 }
-"""Variables of other systems, each with its setting and the form of its value: the unit of a bare
-number, the opposite of a switch, or the URL of a queue."""
+"""Names that a worker of another system may have, as ``ENVIRONMENT_ALIASES``; read only with the
+setting ``compat_env``, because any program may have them for purposes of its own."""
+IGNORED_VARIABLES: Final[Mapping[str, str]] = {
+    "AWS_ACCESS_KEY_ID": "read by the AWS libraries, not a setting",
+    "AWS_SECRET_ACCESS_KEY": "read by the AWS libraries, not a setting",
+    "DEFAULT_TIMEOUT": "a step of an agent has `timeout` in its definition",
+    "DYNAMODB_EVENTS_TABLE_NAME": "tables are named after the stage (`environment`)",
+    "EVENTBRIDGE_BUS_NAME": "the bus is named after the stage (`environment`)",
+    "MAX_MESSAGES": "a worker asks for as many tasks as it has free slots (`worker.concurrency`)",
+    "PROCESSING_TIMEOUT_MS": "unused by the system that documents it",
+    "TASK_DEFINITIONS_TABLE": "tables are named after the stage (`environment`)",
+    "VISIBILITY_TIMEOUT": "the first renewal replaces it (`worker.extend_by`)",
+}
+"""Names that such a system has, and that are never read as a setting, each with the reason."""
 
 _BARE_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _OPPOSITES = {"true": "false", "1": "false", "yes": "false", "on": "false"}
 _OPPOSITES |= {"false": "true", "0": "true", "no": "true", "off": "true"}
+_TRUE = {"true", "1", "yes", "on", "t", "y"}
 _OWN_QUEUE = re.compile(r"longshore-[^-]+-(?P<queue>.+)-(high|normal|low)(-dead)?")
 
 
@@ -121,6 +141,17 @@ def is_secret(name: str) -> bool:
     return "SecretStr" in str(FIELDS[name].annotation)
 
 
+_SECRET_VARIABLES: Final[Mapping[str, str]] = {
+    variable: name
+    for variable, name in (
+        *_NAME_BY_VARIABLE.items(),
+        *((a, name) for a, (name, _) in {**ENVIRONMENT_ALIASES, **COMPATIBLE_VARIABLES}.items()),
+    )
+    if is_secret(name)
+}
+"""The variables that a file may replace, each with its setting."""
+
+
 def load_settings(
     flags: Mapping[str, Any] = {},
     *,
@@ -147,16 +178,25 @@ def load(
     Raises:
         ConfigurationError: with all problems at once.
     """
-    variables = os.environ if environ is None else environ
+    variables = dict(os.environ if environ is None else environ)
     unknown_flags = [name for name in flags if name not in FIELDS]
     problems = [f"flag: {_unknown_name_message(name, FIELDS)}" for name in unknown_flags]
     in_file = _from_file(variables, cwd or Path.cwd(), problems)
+    aliases = ENVIRONMENT_ALIASES
+    if _is_compatible(flags, variables, in_file):
+        aliases = {**aliases, **COMPATIBLE_VARIABLES}
+    unread = COMPATIBLE_VARIABLES.keys() - aliases
+    secret_files = _read_secret_files(variables, unread, problems)
     explicit = _from_environment(variables, problems) | {
         name: (value, "flag")
         for name, value in flags.items()
         if value is not None and name in FIELDS
     }
-    values = in_file | _from_aliases(variables, in_file | explicit) | explicit
+    values = in_file | _from_aliases(aliases, variables, in_file | explicit) | explicit
+    for variable, origin in secret_files.items():
+        name = _SECRET_VARIABLES[variable]
+        if name in values and values[name][1] == f"{variable} in the environment":
+            values[name] = (values[name][0], origin)
     nested: dict[str, Any] = {}
     for name, (value, _) in values.items():
         section, _, inner = name.rpartition(".")
@@ -170,6 +210,31 @@ def load(
         raise ConfigurationError(problems)
     origins = {name: values[name][1] if name in values else DEFAULT for name in FIELDS}
     return LoadedSettings(settings=settings, origins=origins)
+
+
+def check_store_is_named(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
+    """Refuse the default data folder inside a task: it is deleted with the attempt's folder.
+
+    Raises:
+        UsageError: this process belongs to an attempt, and no other store is named.
+    """
+    variables = os.environ if environ is None else environ
+    inside = any(variable.startswith(_ATTEMPT_PREFIX) for variable in variables)
+    if inside and settings.backend == "sqlite" and settings.data_dir == Settings.data_dir:
+        raise UsageError(
+            "inside a task the default data folder is deleted with the attempt: name the data"
+            " folder (--data-dir, data_dir=… or LONGSHORE_DATA_DIR) or a server (--server);"
+            " in a module that tasks import, put the code that runs the program under"
+            " `if __name__ == '__main__':`"
+        )
+
+
+def unread_variables(settings: Settings, environ: Mapping[str, str] | None = None) -> list[str]:
+    """The variables that are present and would be read with ``compat_env``."""
+    variables = os.environ if environ is None else environ
+    if settings.compat_env:
+        return []
+    return [name for name in COMPATIBLE_VARIABLES if variables.get(name)]
 
 
 def describe(loaded: LoadedSettings) -> list[SettingRow]:
@@ -207,10 +272,93 @@ def descriptions() -> dict[str, str]:
 def child_environment(
     settings: Settings, environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment of a task: the variables that are passed on, and the trace context."""
+    """The environment of a task: the variables that are passed on."""
     variables = os.environ if environ is None else environ
-    allowed = (*settings.worker.pass_environment, *TRACE_VARIABLES)
+    allowed = settings.worker.pass_environment
     return {name: variables[name] for name in allowed if name in variables}
+
+
+def read_task_secret(
+    listed: Collection[str], name: str, *, environ: Mapping[str, str] | None = None
+) -> str:
+    """The value of a secret that a definition gives to its tasks, as it is now.
+
+    It is the variable of that name, the content of the file that NAME_FILE names, or a credential
+    of systemd.
+
+    Raises:
+        UsageError: it is not listed, there is none of this name, or it is too short.
+    """
+    # In these messages nothing follows a name that the masking of secrets would take for its value.
+    if name not in listed:
+        raise UsageError(
+            f"this worker does not give the secret {name!r} to tasks; to allow it, add its name to"
+            " the setting worker.task_secrets"
+        )
+    variables = os.environ if environ is None else environ
+    value = variables.get(name, "")
+    path = variables.get(f"{name}{_FILE_SUFFIX}", "")
+    folder = variables.get(CREDENTIALS_VARIABLE)
+    if not value and not path and folder and (credential := Path(folder, name)).exists():
+        path = str(credential)
+    if not value and path:
+        try:
+            value = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            message = f"the file {path!r} of the secret {name!r} cannot be read ({error})"
+            raise UsageError(message) from error
+    if len(value) < SECRET_MIN_CHARACTERS:
+        raise UsageError(
+            f"the secret {name!r} has fewer than {SECRET_MIN_CHARACTERS} characters in the"
+            f" environment of this worker, or is not there; set the variable, or {name}_FILE with"
+            " the path of its file, or load it as a credential of systemd"
+        )
+    return value
+
+
+def _is_compatible(flags: Mapping[str, Any], environ: Mapping[str, str], in_file: _Values) -> bool:
+    """Whether ``compat_env`` is on: it decides how the environment is read."""
+    value = flags.get("compat_env")
+    if value is None:
+        value = environ.get(variable_of("compat_env")) or in_file.get("compat_env", ("", ""))[0]
+    return str(value).lower() in _TRUE
+
+
+def _read_secret_files(
+    variables: dict[str, str], unread: Set[str], problems: list[str]
+) -> dict[str, str]:
+    """Set the variables of secrets that are in files. Returns which, each with its origin.
+
+    The file is named by the variable with ``_FILE`` behind its name, or is a credential of systemd
+    that has the name of the variable.
+    """
+    origins: dict[str, str] = {}
+    folder = variables.get(CREDENTIALS_VARIABLE)
+    for variable in _SECRET_VARIABLES.keys() - unread:
+        path = variables.pop(f"{variable}{_FILE_SUFFIX}", "")
+        origin = f"{variable}{_FILE_SUFFIX} in the environment"
+        if path and variables.get(variable):
+            problems.append(
+                f"environment: {variable} and {variable}{_FILE_SUFFIX} are both set; keep one"
+            )
+        elif not path and folder and not variables.get(variable):
+            credential = Path(folder, variable)
+            path = str(credential) if credential.exists() else ""
+            origin = f"the credential {variable} of systemd"
+        if not path:
+            continue
+        try:
+            variables[variable] = Path(path).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            problems.append(f"{origin}: {path!r} cannot be read: {error.strerror}")
+            continue
+        except ValueError:
+            problems.append(f"{origin}: {path!r} is not UTF-8 text")
+            continue
+        if not variables[variable]:
+            problems.append(f"{origin}: {path!r} is empty")
+        origins[variable] = origin
+    return origins
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> _Values:
@@ -227,14 +375,15 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> _Value
     return values
 
 
-def _from_aliases(environ: Mapping[str, str], explicit: _Values) -> _Values:
+def _from_aliases(
+    aliases: Mapping[str, tuple[str, str]], environ: Mapping[str, str], explicit: _Values
+) -> _Values:
     """Settings under the names and in the units of other systems.
 
-    A common name may be set for another program. A value that is useless alone (half of a pair,
-    the URL of a queue without SQS) is ignored.
+    A value that is useless alone (half of a pair, the URL of a queue without SQS) is ignored.
     """
-    variables = {name for name in ENVIRONMENT_ALIASES if environ.get(name)}
-    present = {*explicit, *(ENVIRONMENT_ALIASES[variable][0] for variable in variables)}
+    variables = {name for name in aliases if environ.get(name)}
+    present = {*explicit, *(aliases[variable][0] for variable in variables)}
     bot = {"alerts.slack_token", "alerts.slack_channel"} <= present
     if str(explicit.get("backend", ("",))[0]).lower() != "aws":
         variables -= {"SQS_QUEUE_URL"}
@@ -243,8 +392,8 @@ def _from_aliases(environ: Mapping[str, str], explicit: _Values) -> _Values:
     if not bot or "alerts.slack_webhook" in explicit:
         variables -= {"ALERT_CHANNEL", "SLACK_BOT_TOKEN"}
     return {
-        ENVIRONMENT_ALIASES[variable][0]: (
-            _convert_alias(environ[variable], ENVIRONMENT_ALIASES[variable][1]),
+        aliases[variable][0]: (
+            _convert_alias(environ[variable], aliases[variable][1]),
             f"{variable} in the environment",
         )
         for variable in variables

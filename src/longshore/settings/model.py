@@ -35,7 +35,7 @@ from pydantic.dataclasses import dataclass
 from longshore.core.api_keys import Rate
 from longshore.core.budgets import Budget
 from longshore.core.health import HealthPolicy
-from longshore.core.ids import is_name
+from longshore.core.ids import NAME_PATTERN, is_name
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.supervision import SupervisionPolicy
 from longshore.core.tasks.backoff import RetryPolicy
@@ -135,7 +135,7 @@ DEFAULT_PASS_ENVIRONMENT: Final = (
     *("CLAUDE_SKIP_PERMISSIONS", "AWS_REGION", "S3_BUCKET", "DELETE_FILES_AFTER_UPLOAD"),
     *("EVENTBRIDGE_BUS_NAME", "TENANT_ID", "APP_NAME", "TASK_DEFINITIONS_TABLE"),
 )
-# Only a definition can pass these to a task.
+# Only a definition can pass these to a task: see `worker.task_secrets`.
 _CREDENTIALS = {
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
     *("LONGSHORE_AGENT_API_KEY", "LONGSHORE_AGENT_AUTH_TOKEN", "LONGSHORE_AGENT_OAUTH_TOKEN"),
@@ -146,6 +146,8 @@ _CREDENTIALS = {
 }
 _SECRET_MIN_BYTES: Final = 32
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RUN_AS = re.compile(rf"({NAME_PATTERN.pattern}=)?[A-Za-z0-9_][A-Za-z0-9_.-]{{0,31}}")
+_URL_AS_PATH = re.compile(r"[a-z][a-z0-9+.-]+:/")
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _HOST = re.compile(r"\*|[A-Za-z0-9.-]{1,253}|[0-9A-Fa-f:]{2,45}")
 _CHANNEL = re.compile(r"#?[^\s#<>&]{1,80}")
@@ -172,6 +174,13 @@ def _check_unique(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{','.join(names)!r} must have at least one name, and none twice")
     return names
+
+
+def _check_run_as(entries: tuple[str, ...]) -> tuple[str, ...]:
+    tenants = [entry.rpartition("=")[0] for entry in entries]
+    if len(set(tenants)) < len(tenants):
+        raise ValueError(f"{','.join(entries)!r} must have one user for each tenant, and one USER")
+    return entries
 
 
 def _expand(path: Path | None) -> Path | None:
@@ -208,9 +217,17 @@ Variable = Annotated[
     checked(_VARIABLE.fullmatch, "{value!r} is not a variable name"),
     checked(
         lambda name: name not in _CREDENTIALS,
-        "{value} is a credential: only the definition of a task can ask for it",
+        "{value} is a credential, which is not passed to every task; list it in"
+        " worker.task_secrets, for definitions that ask for it with {{from: NAME}} in their env",
     ),
 ]
+RunAs = Annotated[
+    str,
+    checked(
+        _RUN_AS.fullmatch, "{value!r} is not a user: write USER or TENANT=USER, by name or number"
+    ),
+]
+SecretName = Annotated[str, checked(_VARIABLE.fullmatch, "{value!r} is not a variable name")]
 Module = Annotated[
     str,
     checked(
@@ -266,7 +283,7 @@ class WorkerSettings(LeasePolicy):
     # At most two thirds of the 12 hours for which SQS can hide a message.
     extend_by: Duration = setting(_LEASE.extend_by, _TICK, 8 * _HOUR)
     """How long a renewal hides the message; the lease is valid for 1.5 times as long."""
-    task_timeout: Duration = setting(200 * _SECOND, _TICK, 30 * _DAY)
+    task_timeout: Duration = setting(_HOUR, _TICK, 30 * _DAY)
     """Time limit of an attempt, unless its definition or `longshore run --timeout` sets one."""
     kill_grace: Duration = setting(_LEASE.kill_grace, _ZERO, _HOUR)
     """Time from SIGTERM to SIGKILL when an attempt is stopped."""
@@ -277,10 +294,16 @@ class WorkerSettings(LeasePolicy):
     # SQS waits no longer than this.
     poll_wait: Duration = setting(20 * _SECOND, _ZERO, 20 * _SECOND)
     """Time a poll of an empty queue waits for a message."""
+    run_as: Annotated[tuple[RunAs, ...], Listed, AfterValidator(_check_run_as)] = ()
+    """Users as which tasks run: USER for all tenants, TENANT=USER for one; none: as the worker."""
     keep_work_dirs: bool = False
     """Whether the working directory of an attempt is kept after the attempt has ended."""
+    max_processes: int = setting(1_000, 0, 1_000_000)
+    """Maximum processes of an attempt at a time, unless its definition sets it; 0: no limit."""
     pass_environment: Annotated[tuple[Variable, ...], Listed] = DEFAULT_PASS_ENVIRONMENT
     """Variables that are passed to tasks; replaces the default list."""
+    task_secrets: Annotated[tuple[SecretName, ...], Listed] = ()
+    """Names of secrets that definitions may give to their tasks, as in `env: {X: {from: NAME}}`."""
 
 
 @section
@@ -313,11 +336,18 @@ class RetrySettings(RetryPolicy):
     """Maximum delay before attempt 2; doubles with each attempt."""
     cap: Duration = setting(_RETRY.cap, _TICK, _DAY)
     """Maximum delay between two attempts."""
+    rate_limit_wait: Duration = setting(_RETRY.rate_limit_wait, _ZERO, 30 * _DAY)
+    """Maximum total wait of a task for rate limits that name a wait; these use no attempt."""
 
     @property
     def plain(self) -> RetryPolicy:
         """The policy as tasks store it."""
-        return RetryPolicy(max_attempts=self.max_attempts, base=self.base, cap=self.cap)
+        return RetryPolicy(
+            max_attempts=self.max_attempts,
+            base=self.base,
+            cap=self.cap,
+            rate_limit_wait=self.rate_limit_wait,
+        )
 
 
 @section
@@ -340,12 +370,24 @@ class SizesSettings:
     """Maximum size of an input."""
     result_bytes: ByteSize = setting(ByteSize(50 * MIB), KIB, GIB)
     """Maximum size of a result."""
+    inline_result_bytes: ByteSize = setting(KIB, KIB, 64 * KIB)
+    """Results up to this size are in the row and in events, longer ones in the blob store."""
     output_bytes_per_attempt: ByteSize = setting(ByteSize(100 * MIB), KIB, 100 * GIB)
     """Maximum output of an attempt; the rest is dropped."""
     artifact_bytes_per_attempt: ByteSize = setting(GIB, ByteSize(0), 1_000 * GIB)
     """Maximum size of all artifacts of an attempt."""
-    events_ttl_days: int = setting(0, 0, 36_500)
-    """Days until the `ttl` of an event; 0: none. Only AWS deletes events (aws.keep_events)."""
+
+
+@section
+class RetentionSettings:
+    """How long ended jobs and other events are kept."""
+
+    jobs: Duration = setting(90 * _DAY, _ZERO, 10 * _YEAR)
+    """Time after its end at which a job is removed, with all that belongs to it; 0: never. Its
+    request id is remembered for as long again, and for a day at least."""
+    other_events: Duration = setting(90 * _DAY, _ZERO, 10 * _YEAR)
+    """Age at which events that belong to no job are removed, such as those of queues, of operators
+    and of the health check; 0: never. The last event of each stays."""
 
 
 @section
@@ -363,11 +405,18 @@ class ApiSettings:
     )
     """Host names that requests may use for the server; * allows any."""
     body_bytes: ByteSize = setting(ByteSize(16 * MIB), KIB, 1024 * MIB)
-    """Maximum size of a request body."""
+    """Maximum size of a request body; half of it for one that is not all ASCII."""
     requests_per_second: int = setting(100, 1, 1_000_000)
     """Maximum number of requests per second and key."""
     burst: int = setting(500, 1, 1_000_000)
     """Maximum burst of requests per key."""
+    builtin_definitions: bool = True
+    """Whether jobs that come over the API may use the built-in `command` and `python`, which run
+    what the job names; otherwise only stored definitions."""
+    access_log: bool = False
+    """Whether each request is logged: key id, tenant, method, path, status, time and bytes."""
+    streams_per_key: int = setting(250, 1, 16_384)
+    """Maximum number of open streams per key; each occupies a connection."""
 
     @property
     def rate(self) -> Rate:
@@ -412,6 +461,8 @@ class AgentSettings:
     """Whether a definition may set bypassPermissions: any tool, without approval."""
     local_repositories: bool = False
     """Whether a definition may name a repository on this machine."""
+    repository_hosts: Annotated[tuple[Host, ...], Listed] = ()
+    """Hosts of the repositories that a definition may name; empty: any host."""
     preload: bool = False
     """Whether workers load the agent SDK at startup instead of with the first agent."""
 
@@ -452,10 +503,6 @@ class AwsSettings:
     """Endpoint of an AWS emulator, for tests."""
     shards: int = setting(4, 1, 256)
     """Partitions that index keys are spread over; can be raised, but never lowered."""
-    keep_events: Duration = setting(_ZERO, _ZERO, 10 * _YEAR)
-    """How long DynamoDB keeps events; 0: forever."""
-    keep_output: Duration = setting(30 * _DAY, _ZERO, 10 * _YEAR)
-    """How long DynamoDB keeps output; 0: forever."""
     functions: bool = True
     """Whether Lambda functions dispatch and sweep, as `longshore aws deploy` sets up; otherwise
     workers do."""
@@ -519,8 +566,15 @@ class AlertsSettings:
 class Settings:
     """All settings. ``load_settings`` fills them in; built directly, they are the defaults."""
 
-    data_dir: Annotated[Path, AfterValidator(_expand)] = Path(".longshore")
-    """Data folder: the database, the blobs and the server's API key."""
+    data_dir: Annotated[
+        Path,
+        AfterValidator(_expand),
+        checked(
+            lambda path: not _URL_AS_PATH.match(str(path)),
+            "'{value}' is a URL, not a folder; the command line reaches a server with --server",
+        ),
+    ] = Path(".longshore")
+    """Data folder: the database, the blobs and the folders of attempts."""
     backend: Annotated[Literal["sqlite", "aws"], Choice] = "sqlite"
     """Where state is kept: in the data folder, or on AWS."""
     app: Name = "longshore"
@@ -529,6 +583,8 @@ class Settings:
     """Tenant that commands work for."""
     environment: Name = "dev"
     """Name of the stage; in dev, health is not checked by default."""
+    compat_env: bool = False
+    """Whether variables of other systems, such as TENANT_ID and S3_BUCKET, are read."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Choice] = "info"
     """Lowest level of the records that are logged."""
     log_format: Annotated[Literal["auto", "text", "json"], Choice] = "auto"
@@ -542,10 +598,14 @@ class Settings:
     # Expanded at use: the documented default has no user name.
     contexts_file: Path = Path("~/.config/longshore/contexts.json")
     """File in which the command line stores servers and keys."""
+    keys_dir: Path = Path("~/.config/longshore/keys")
+    """Folder in which servers on this machine store the API keys that they create for themselves.
+    It must not be in the data folder, where tasks run."""
     worker: WorkerSettings = WorkerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()
     sizes: SizesSettings = SizesSettings()
+    retention: RetentionSettings = RetentionSettings()
     aws: AwsSettings = AwsSettings()
     definitions: DefinitionsSettings = DefinitionsSettings()
     health: HealthSettings = HealthSettings()
@@ -574,6 +634,14 @@ class Settings:
         """
         least = self.worker.poll_wait if self.backend == "aws" else _ZERO
         return max(self.worker.drain_grace + self.worker.kill_grace, least)
+
+    @property
+    def stop_deadline(self) -> timedelta:
+        """How long a process may stop before it ends itself, even if something hangs.
+
+        A worker tries to store outcomes until their leases end.
+        """
+        return self.stop_timeout + self.worker.duration + 10 * _SECOND
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -68,6 +68,7 @@ def full_task_row() -> TaskRow:
         round=2,
         attempt=5,
         attempts_used=3,
+        rate_limit_waits=timedelta(minutes=5, microseconds=3),
         fence=(8 << 32) + 5,
         lease=_lease(),
         awaits=NumberSet([0, 63, 64, 9_998]),

@@ -124,7 +124,7 @@ class InProcessRunner:
             )
             raise UsageError(message)
         with _restored_sys_path():
-            settings = python_settings(document["options"], document["input"])
+            settings = python_settings(document, document["input"])
             return python.run(settings, document["dependency_outputs"])
 
 
@@ -182,6 +182,7 @@ class InProcessAttempt:
         return {
             "runner": spec.definition.runner.value,
             "options": spec.definition.options,
+            "overridable": spec.definition.overridable,
             "folder": str(self.folder),
             "task_id": spec.task_id,
             "job_id": spec.job_id,

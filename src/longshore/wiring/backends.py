@@ -86,8 +86,7 @@ def open_aws_backend(
     return aws_backend(
         *(installation.aws, installation.names, SystemClock()),
         shards=settings.aws.shards,
-        events_retention=settings.aws.keep_events or None,
-        output_retention=settings.aws.keep_output or None,
+        other_events_retention=settings.retention.other_events or None,
         event_indexes=event_indexes(settings),
     )
 

@@ -67,7 +67,7 @@ async def open_archive() -> AsyncIterator[Callable[[Record], Awaitable[None]]]:
     async with _open_installation() as (settings, installation):
         log = DynamoEventLog(
             *(installation.aws, installation.names, SystemClock()),
-            retention=settings.aws.keep_events or None,
+            retention=settings.retention.other_events or None,
             indexes=event_indexes(settings),
         )
         yield lambda record: log.save([read_event(record)])

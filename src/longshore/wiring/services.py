@@ -8,27 +8,32 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from longshore.adapters.system import (
-    KEY_FILE_NAME,
     SystemClock,
     ensure_key,
+    key_file,
     machine_memory,
     read_key,
 )
 from longshore.core.api_keys import SECRET_BYTES, make_key
-from longshore.core.inspection import StoreFacts
+from longshore.core.inspection import BackupFacts, ReportBytes, RestoreFacts, StoreFacts
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
-from longshore.errors import BackendUnavailable
+from longshore.errors import BackendUnavailable, UsageError
+from longshore.execution.host import forkserver_client
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.registry import FileWorkerRegistry, page_path
+from longshore.execution.host.task_users import TaskUsers
+from longshore.execution.linux import hide_memory as hide_memory
+from longshore.execution.linux import return_large_memory as return_large_memory
 from longshore.execution.process_table import rss_bytes_of
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
@@ -49,7 +54,8 @@ from longshore.services.followers import follow_task
 from longshore.services.health import AlertSender, HealthCheck
 from longshore.services.message_source import MessageTaskSource
 from longshore.services.operator_commands import OperatorCommands
-from longshore.services.resilience import race
+from longshore.services.resilience import Readiness, race
+from longshore.services.retention import JobRetention
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer
 from longshore.services.sweeper import Sweeper
@@ -62,7 +68,7 @@ from longshore.services.worker.context import (
 )
 from longshore.services.worker.group import WorkerGroup, wait_until_idle
 from longshore.services.worker.worker import Worker
-from longshore.settings import Settings, child_environment
+from longshore.settings import Settings, check_store_is_named, child_environment, read_task_secret
 from longshore.wiring.backends import open_backend
 
 if TYPE_CHECKING:
@@ -72,6 +78,8 @@ new_id = partial(secrets.token_hex, 8)
 """Makes a random change id."""
 system_clock = SystemClock
 """Makes the clock of this machine, for callers without services."""
+raise_open_files_limit = forkserver_client.raise_open_files_limit
+"""Lets this process, but not its tasks, open as many files as its hard limit allows."""
 resident_bytes = rss_bytes_of
 """Returns the resident memory of a process in bytes; 0 if it is gone or cannot be seen."""
 
@@ -103,6 +111,8 @@ class Services:
     worker_registry: WorkerRegistry
     new_id: Callable[[], str] = new_id
     intervals: Intervals = DEFAULT_INTERVALS
+    # Those of the settings, in a server with a worker; another process cannot know.
+    task_secrets: Collection[str] | None = None
 
     @property
     def environment(self) -> str:
@@ -110,7 +120,8 @@ class Services:
 
     @cached_property
     def documents(self) -> DocumentStore:
-        return DocumentStore(self.backend.blobs)
+        sizes = self.settings.sizes
+        return DocumentStore(self.backend.blobs, sizes.inline_result_bytes)
 
     @cached_property
     def transitions(self) -> Transitions:
@@ -194,6 +205,19 @@ class Services:
         )
 
     @cached_property
+    def retention(self) -> JobRetention:
+        retention = self.settings.retention
+        return JobRetention(
+            backend=self.backend,
+            keep_for=retention.jobs,
+            keep_other_events_for=retention.other_events,
+        )
+
+    @cached_property
+    def readiness(self) -> Readiness:
+        return Readiness(self.backend)
+
+    @cached_property
     def sweeper(self) -> Sweeper:
         return Sweeper(
             backend=self.backend,
@@ -203,10 +227,14 @@ class Services:
             dead_letters=self.dead_letters,
             budget_operations=self.budget_operations,
             finish_intent=self.finish_intent,
+            retention=self.retention,
             worker_registry=self.worker_registry,
+            tenant=self.settings.tenant,
+            app=self.settings.app,
             every=self.intervals.sweep,
             dead_worker_check_every=self.intervals.dead_worker_check,
             skew_margin=self.settings.worker.skew_margin,
+            lease_duration=self.settings.worker.duration,
             sweeps=self.settings.workers_dispatch,
         )
 
@@ -239,13 +267,6 @@ class Services:
             every=self.settings.health.every,
             thresholds=self.settings.health,
         )
-
-    @property
-    def events_ttl_days(self) -> int:
-        """How long events are kept, for their ``ttl``."""
-        settings = self.settings
-        on_aws = settings.backend == "aws"
-        return settings.aws.keep_events.days if on_aws else settings.sizes.events_ttl_days
 
     def application(
         self, caller: Caller | None = None, *, poll: timedelta = POLL_INTERVAL
@@ -305,6 +326,9 @@ class Services:
             child_environment(settings),
             self.backend.clock,
             keep_folders=settings.worker.keep_work_dirs,
+            max_processes=settings.worker.max_processes,
+            users=TaskUsers(settings.worker.run_as) if settings.worker.run_as else None,
+            read_secret=partial(read_task_secret, settings.worker.task_secrets),
             agent_access=agent_config(settings),
             modules=settings.worker.app,
             agent_modules=("longshore.execution.runners.agent.warmup",) if sdk else (),
@@ -319,7 +343,10 @@ class Services:
             roll=random.random,
             memory_bytes=machine_memory(),
             queues=queues,
-            make_slots=lambda listener: runner.make_slots(
+            # The children of a slot are forked before it is known whose task they run.
+            make_slots=None
+            if settings.worker.run_as
+            else lambda listener: runner.make_slots(
                 listener, page_path=page_path(settings.data_dir.absolute(), name)
             ),
         )
@@ -381,13 +408,18 @@ class Services:
         """Stores the definitions of the files of a folder."""
         return DefinitionSync(self.backend, self.settings.tenant, str(folder))
 
-    async def ensure_machine_key(self) -> Path:
+    async def ensure_machine_key(self, path: Path | None = None) -> Path:
         """The file with the key that this machine created for itself; it allows everything."""
-        folder = self.settings.data_dir.absolute()
-        text = ensure_key(folder, lambda: make_key(secrets.token_bytes(SECRET_BYTES)))
+        path = path or machine_key_file(self.settings)
+        # Where the first versions stored it, and tasks can read it.
+        earlier = self.settings.data_dir.absolute() / "api-key"
+        text = ensure_key(
+            path, lambda: read_key(earlier) or make_key(secrets.token_bytes(SECRET_BYTES))
+        )
+        earlier.unlink(missing_ok=True)
         # The file first: a registered key that no file has could never be used or revoked.
         await self.api_keys.ensure(text, self.settings.tenant, name=socket.gethostname())
-        return folder / KEY_FILE_NAME
+        return path
 
 
 @contextlib.asynccontextmanager
@@ -401,7 +433,9 @@ async def open_services(
 
     Raises:
         BackendUnavailable: the data folder cannot be used.
+        UsageError: this process belongs to an attempt, and no store is named.
     """
+    check_store_is_named(settings)
     folder = settings.data_dir.absolute()
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -430,6 +464,7 @@ def agent_config(settings: Settings) -> dict[str, Any]:
         "stallTimeoutMs": int(agent.stall_timeout.total_seconds() * 1000),
         "allowBypass": agent.allow_bypass,
         "localRepositories": agent.local_repositories,
+        "repositoryHosts": agent.repository_hosts,
     }
 
 
@@ -456,7 +491,12 @@ def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
 
 def read_machine_key(settings: Settings) -> str | None:
     """The key that a server on this data folder created for itself, if there is one."""
-    return read_key(settings.data_dir.absolute())
+    return read_key(machine_key_file(settings))
+
+
+def machine_key_file(settings: Settings) -> Path:
+    """The file of the key that a server on this data folder creates for itself."""
+    return key_file(settings.keys_dir, settings.data_dir)
 
 
 def store_exists(settings: Settings) -> bool:
@@ -472,6 +512,72 @@ def inspect_store(settings: Settings) -> StoreFacts:
     from longshore.adapters.sqlite import inspection
 
     return inspection.inspect_store(settings.data_dir.absolute(), now=SystemClock().now())
+
+
+def prove_store_write(settings: Settings) -> str | None:
+    """Write to the store of the data folder, without opening it. Returns why that failed."""
+    from longshore.adapters.sqlite import inspection
+
+    return inspection.prove_write(settings.data_dir.absolute())
+
+
+def check_has_data_folder(settings: Settings) -> None:
+    """Check that there is something that can be backed up or restored here.
+
+    Raises:
+        UsageError: this process belongs to an attempt, and no store is named, or the store is on
+            AWS.
+    """
+    check_store_is_named(settings)
+    if settings.backend != "sqlite":
+        raise UsageError(
+            f"the backend is {settings.backend}, and only data folders can be backed up and"
+            " restored with this command; on AWS, restore the tables to a point in time"
+        )
+
+
+def back_up(settings: Settings, target: Path, report: ReportBytes) -> BackupFacts:
+    """Back up the data folder while it is used; see ``adapters.sqlite.backups``."""
+    from longshore.adapters.sqlite.backups import backup
+
+    check_has_data_folder(settings)
+    return backup.make_backup(
+        settings.data_dir.absolute(),
+        target,
+        now=SystemClock().now(),
+        version=version("longshore"),
+        report=report,
+    )
+
+
+async def restore(settings: Settings, source: Path, report: ReportBytes) -> RestoreFacts:
+    """Restore a backup to the data folder; see ``adapters.sqlite.backups``.
+
+    The leases of the store that was backed up are ended, and the machine gets a new key.
+    """
+    from longshore.adapters.sqlite.backups.restore import moment_after, restored
+
+    folder, clock = settings.data_dir.absolute(), SystemClock()
+    check_has_data_folder(settings)
+    key_file = machine_key_file(settings)
+    opened = restored(source, folder, now=clock.now(), report=report)
+    with opened as (draft, backup, epoch):
+        # That of a folder which had this path before.
+        key_file.unlink(missing_ok=True)
+        in_draft = replace(settings, data_dir=draft)
+        async with open_services(in_draft) as services:
+            await services.ensure_machine_key(key_file)
+            leases_ended = await services.sweeper.end_all_leases()
+        while (left := moment_after(epoch) - clock.now()) > timedelta():
+            await clock.sleep(left)
+    return RestoreFacts(
+        backup=backup,
+        restored_at=clock.now(),
+        folder=folder,
+        epoch=epoch,
+        leases_ended=leases_ended,
+        key_file=key_file,
+    )
 
 
 def open_worker_registry(settings: Settings) -> WorkerRegistry:

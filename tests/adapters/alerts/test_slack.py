@@ -233,7 +233,7 @@ def test_no_secret_is_logged_or_reported_with_any_answer(
     make: Make, server: Server, caplog: pytest.LogCaptureFixture, answer: Answer
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    for name in ("httpx", "httpcore", "longshore"):
+    for name in ("httpx2", "httpcore2", "longshore"):
         caplog.set_level(logging.DEBUG, name)
     server.answers_with(answer)
     alerts = make()

@@ -335,7 +335,7 @@ def test_of_very_many_tasks_the_rest_is_only_counted() -> None:
 def test_no_secret_is_logged_or_reported_with_any_answer(
     alerts: HttpAlerts, server: Server, caplog: pytest.LogCaptureFixture, answer: Answer
 ) -> None:
-    for name in (None, "httpx", "httpcore", "longshore"):
+    for name in (None, "httpx2", "httpcore2", "longshore"):
         caplog.set_level(logging.DEBUG, name)
     server.answers_with(answer)
     texts = [repr(alerts)]

@@ -1,5 +1,6 @@
 """A process without work only waits: its poll looks at memory and reads nothing."""
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -103,3 +104,42 @@ async def test_after_a_commit_without_an_end_every_poll_looks_until_the_next_com
             statements.clear()
             await advance(clock, 3)
             assert statements == []
+
+
+@scenario
+async def test_leases_are_looked_for_without_a_statement_until_a_commit_if_there_are_none(
+    tmp_path: Path, statements: list[str]
+) -> None:
+    clock = FakeClock(START)
+    async with sqlite_backend(tmp_path, clock) as first, sqlite_backend(tmp_path, clock) as second:
+        await commit(first, new_task("other", now=clock.now()))
+        assert await second.ledger.leased_tasks(limit=1, expired_by=clock.now()) == []
+        assert await second.ledger.leased_tasks(limit=1) == []
+        statements.clear()
+
+        assert await second.ledger.leased_tasks(limit=1) == []
+        assert await second.ledger.leased_tasks(limit=1, expired_by=clock.now()) == []
+        assert statements == []
+
+        (claimed,) = await (await join(first.source)).claim()
+        assert await second.ledger.leased_tasks(limit=1, expired_by=clock.now()) == []
+        ((task_id, _),) = await second.ledger.leased_tasks(limit=1)
+        assert task_id == claimed.row.id
+
+
+@scenario
+async def test_most_polls_make_no_system_call_and_every_tenth_looks_for_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock(START)
+    looks: list[object] = []
+    stat = os.stat
+    async with sqlite_backend(tmp_path, clock) as backend:
+        worker = await join(backend.source)
+        async with running(worker.claim(wait=HOUR)):
+            await advance(clock, 3)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "stat", lambda path: (looks.append(path), stat(path))[1])
+                await advance(clock, 20)
+
+    assert looks == [tmp_path / "longshore.db"] * 2

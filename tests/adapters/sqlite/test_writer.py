@@ -10,11 +10,14 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import apsw
 import pytest
 
 from longshore.adapters.shared import failpoints
+from longshore.adapters.sqlite import database as database_module
+from longshore.adapters.sqlite import errors as sqlite_errors
 from longshore.adapters.sqlite.database import Database, SqliteOptions
 from longshore.adapters.sqlite.notifier import Notifier, Topic
 from longshore.adapters.sqlite.writer import EXIT_CODE_WITHOUT_WRITER
@@ -332,6 +335,7 @@ def test_a_writer_that_dies_ends_the_process_with_a_message(tmp_path: Path) -> N
     program = """
 import asyncio, sys
 from pathlib import Path
+from unittest.mock import Mock
 from longshore.adapters.sqlite.database import Database, SqliteOptions
 from longshore.testing.clock import FakeClock
 
@@ -601,5 +605,71 @@ def test_after_the_end_a_thread_is_refused(tmp_path: Path) -> None:
             write = database.write
         with pytest.raises(BackendUnavailable, match="closed"):
             await asyncio.to_thread(without_loop, lambda: write(naming("n1")))
+
+    asyncio.run(scenario())
+
+
+def test_nothing_durable_is_written_to_a_file_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_process(problem: str) -> None:
+        raise BackendUnavailable(problem)
+
+    monkeypatch.setattr(database_module, "end_process", end_process)
+
+    async def scenario() -> None:
+        folder = tmp_path / "data"
+        async with a_database(folder) as database:
+            await database.write(naming("n1"))
+            folder.rename(tmp_path / "moved")
+            with pytest.raises(BackendUnavailable, match=r"data was removed or replaced"):
+                await database.write(naming("n2"))
+
+            (tmp_path / "moved").rename(folder)
+            assert await database.write(naming("n3")) == "n3"
+            assert names_in(database) >= {"n1", "n3"}
+            assert "n2" not in names_in(database)
+
+    asyncio.run(scenario())
+
+
+def test_a_test_write_reaches_the_file_and_changes_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            await database.write(naming("n1"))
+            wal = tmp_path / f"{database.path.name}-wal"
+            before, stored = wal.stat().st_size, database.point("SELECT * FROM meta")
+
+            await database.prove_write()
+
+            assert wal.stat().st_size > before
+            assert database.point("SELECT * FROM meta") == stored
+
+    asyncio.run(scenario())
+
+
+def test_a_test_write_on_a_nearly_full_disk_names_folder_and_free_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            # SQLite may still find room in its log, and a job finds none for its blobs.
+            monkeypatch.setattr(sqlite_errors.shutil, "disk_usage", lambda _: Mock(free=1_000_000))
+            with pytest.raises(BackendUnavailable, match=f"full: {tmp_path} has 1,000,000 bytes"):
+                await database.prove_write()
+
+    asyncio.run(scenario())
+
+
+def test_a_test_write_in_a_folder_that_is_gone_says_so_and_does_not_end_the_process(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        folder = tmp_path / "data"
+        async with a_database(folder) as database:
+            folder.rename(tmp_path / "moved")
+            with pytest.raises(BackendUnavailable, match="was removed or replaced"):
+                await database.prove_write()
+            (tmp_path / "moved").rename(folder)
 
     asyncio.run(scenario())

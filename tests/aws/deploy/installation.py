@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from longshore.adapters.aws.client import AwsClient, AwsClientOptions
@@ -222,8 +222,8 @@ def _wait_for(installation: DeployedInstallation, process: subprocess.Popen[byte
     ends = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            httpx.get(f"{installation.endpoint}/_ministack/health", timeout=5).raise_for_status()
-        except httpx.HTTPError:
+            httpx2.get(f"{installation.endpoint}/_ministack/health", timeout=5).raise_for_status()
+        except httpx2.HTTPError:
             if process.poll() is not None or time.monotonic() > ends:
                 pytest.fail(
                     f"the stand-in did not start:\n{(installation.folder / 'log').read_text()}"

@@ -161,6 +161,9 @@ def permissions_needed(
             return [(_action(service, operation), _table(name))]
         case "s3", {"Bucket": bucket, "Key": key}:
             return [(_BLOB_ACTIONS[operation], f"arn:aws:s3:::{bucket}/{key}")]
+        case "s3", {"Bucket": bucket, "Delete": {"Objects": objects}}:
+            arns = [f"arn:aws:s3:::{bucket}/{entry['Key']}" for entry in objects]
+            return [("s3:DeleteObject", arn) for arn in arns]
         case "s3", {"Bucket": bucket}:
             return [("s3:ListBucket", f"arn:aws:s3:::{bucket}")]
         case "sqs", {"QueueUrl": url}:

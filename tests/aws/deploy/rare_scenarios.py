@@ -22,12 +22,15 @@ from longshore.adapters.aws.client import AwsResponse, CallRefused
 from longshore.adapters.aws.names import Names
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.documents import job_blob_prefixes
 from longshore.core.events.codec import overflow_of
 from longshore.core.tasks.commands import Complete, FailTask
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import Priority
 from longshore.errors import BackendUnavailable
-from longshore.services import spill
+from longshore.ports.output import OutputChunk, Stream
+from longshore.services import retention, spill
+from longshore.services.retention import JobRetention
 from longshore.services.sweeper import Sweeper
 from longshore.services.worker.group import WorkerGroup
 from longshore.testing.fake_runner import FakeRunner, Script, fails, prints, succeeds
@@ -58,6 +61,7 @@ LARGE = "x" * 1_100  # beyond what a row holds
 _LONG = "k" * 120  # nine tasks of such names make a graph that a row does not hold
 _PART_BYTES = blobs.PART_BYTES
 _NO_TIME = timedelta(0)
+_TICK = timedelta(milliseconds=1)
 _SECRET = "the-secret-that-signs-what-is-sent-0123456789"
 
 
@@ -151,6 +155,7 @@ def run_rare_scenarios(deployed: DeployedInstallation, folder: Path) -> None:
                 _run_health_check,
                 _run_api,
                 _run_worker,
+                _run_retention,
             ):
                 scenario(RareScenarios(installation, patch))
     assert alert_server.received
@@ -209,7 +214,7 @@ def _run_sweeper(scenarios: RareScenarios) -> None:
     installation, names = scenarios.installation, scenarios.installation.names
     scenarios.patch.setattr(wired_services, "Sweeper", _SweeperAtOnce)
     installation.invoke("sweeper", {})
-    own = Definition(name="own", runner=RunnerKind.COMMAND)
+    own = Definition(name="own", runner=RunnerKind.COMMAND, overridable=("argv",))
     installation.run(lambda all_: all_.backend.definitions.put(TENANT, own))
     tasks = [_with_large_input(key, name="own") for key in "ab"]
     scenarios.crash_midway(lambda all_: all_.producer.submit(TENANT, "half", {"tasks": tasks}))
@@ -313,6 +318,43 @@ def _run_worker(scenarios: RareScenarios) -> None:
     asyncio.run(
         _work_with_scripts(scenarios, scripts, ("again", "lasts", "talks", "result"), ("files",))
     )
+
+
+def _run_retention(scenarios: RareScenarios) -> None:
+    """A job with documents, artifacts, large events and output is removed, then its tombstone."""
+    installation = scenarios.installation
+    scenarios.patch.setattr(retention, "_SHORTEST_MEMORY", _NO_TIME)
+    installation.run(
+        lambda all_: JobRetention(backend=all_.backend, keep_for=_TICK).remove_expired()
+    )
+    for role in ("sweeper", "api"):
+        job = scenarios.submit(f"removed by {role}", _with_large_input("a"))
+        scenarios.complete(f"{job}_a")
+        installation.deliver_all()
+        installation.run(partial(_add_parts, job))
+        asyncio.run(_remove_as(scenarios, role))
+        assert not installation.blobs(f"jobs/{job}/")
+        assert installation.run(lambda all_, job=job: all_.backend.ledger.get_job(job)) is None
+
+
+async def _add_parts(job: str, services: Services) -> None:
+    chunk = OutputChunk(
+        attempt=1, sequence=1, at=services.now(), stream=Stream.STDOUT, data=b"line"
+    )
+    await services.backend.output.append(f"{job}_a", [chunk])
+    for prefix in job_blob_prefixes(job):
+        await services.backend.blobs.put(f"{prefix}part", b"x")
+
+
+async def _remove_as(scenarios: RareScenarios, role: str) -> None:
+    """Remove what has ended, with the permissions of a role."""
+    with scenarios.installation.as_role(role):
+        opened = lambdas.open_lambda_services()
+        async with opened as services:
+            job_retention = JobRetention(backend=services.backend, keep_for=_TICK)
+            for _ in range(2):
+                await asyncio.sleep(2 * _TICK.total_seconds())
+                await job_retention.remove_expired()
 
 
 async def _work_with_scripts(

@@ -30,9 +30,12 @@ from longshore.adapters.aws.names import (
     STATE_INDEX,
     Names,
 )
+from longshore.core import undelivered
+from longshore.core.documents import job_blob_prefixes
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 from longshore.errors import ConfigurationError
+from longshore.services import dead_letters
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import Settings
 from longshore.wiring.deploy import render_templates
@@ -160,7 +163,7 @@ def test_tables_are_what_the_adapters_expect_encrypted_and_kept(full: dict[str, 
     expiring = {
         name for name, item in tables.items() if "TimeToLiveSpecification" in item["Properties"]
     }
-    assert expiring == {names.events, names.output}
+    assert expiring == {names.events, names.ledger}
 
 
 def test_every_queue_and_priority_has_its_numbers_and_its_dead_letters(
@@ -272,10 +275,35 @@ def test_the_bucket_is_closed_to_all_but_tls(full: dict[str, Any]) -> None:
 
     assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
     assert bucket["BucketEncryption"]
-    (rule,) = bucket["LifecycleConfiguration"]["Rules"]
+    rule, *_ = bucket["LifecycleConfiguration"]["Rules"]
     assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
     assert (sentence["Effect"], sentence["Action"]) == ("Deny", "s3:*")
     assert sentence["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_no_rule_of_the_bucket_expires_blobs_of_a_job(full: dict[str, Any]) -> None:
+    (bucket,) = properties(full, "AWS::S3::Bucket")
+    rules = bucket["LifecycleConfiguration"]["Rules"]
+    expiring = [rule["Prefix"] for rule in rules if "ExpirationInDays" in rule]
+
+    assert expiring == [dead_letters.FOLDER, undelivered.KEY_PREFIX]
+    assert not any(key.startswith(tuple(expiring)) for key in job_blob_prefixes("job-one"))
+
+
+def test_a_protected_bucket_keeps_what_the_tables_can_be_restored_to(
+    full: dict[str, Any],
+) -> None:
+    (bucket,) = properties(full, "AWS::S3::Bucket")
+    rules = bucket["LifecycleConfiguration"]["Rules"]
+    (old,) = [rule for rule in rules if "NoncurrentVersionExpiration" in rule]
+    (unprotected,) = properties(stage_templates(stage("dev")), "AWS::S3::Bucket")
+
+    assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
+    # Point-in-time recovery of DynamoDB goes back 35 days.
+    assert old["NoncurrentVersionExpiration"] == {"NoncurrentDays": 35}
+    assert old["ExpiredObjectDeleteMarker"] is True
+    assert "Prefix" not in old
+    assert unprotected["VersioningConfiguration"] == {"Status": "Suspended"}
 
 
 def test_only_rules_may_send_to_the_queues_of_consumers(full: dict[str, Any]) -> None:

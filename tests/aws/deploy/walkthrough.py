@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import httpx
+import httpx2
 
 from longshore.adapters.aws.names import Names
 from longshore.core.tasks.states import Priority
@@ -37,7 +37,7 @@ class ApiClient:
         self, method: str, path: str, body: Any = None, *, codes: tuple[int, ...] = ()
     ) -> Any:
         """The answer; its status must be a success or one of these codes."""
-        answer = httpx.request(
+        answer = httpx2.request(
             method, f"{self._url}{path}", json=body, headers=self._headers, timeout=TIMEOUT_S
         )
         ok = answer.is_success or answer.status_code in codes
@@ -116,7 +116,11 @@ def start(installation: DeployedInstallation) -> Walkthrough:
 def run_jobs(walkthrough: Walkthrough) -> None:
     """Run jobs with a worker that has its role's permissions; the functions do the rest."""
     api = walkthrough.api
-    api.request("PUT", "/task-definitions/reviewed", {"runner": "command", "requiresReview": True})
+    api.request(
+        "PUT",
+        "/task-definitions/reviewed",
+        {"runner": "command", "overridable": ["argv"], "requiresReview": True},
+    )
     dag = walkthrough.submit(
         "dag",
         command("fetch", f"echo fetched; {_RESULT}; head -c 99999 /dev/urandom | base64"),

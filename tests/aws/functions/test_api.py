@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from longshore.core.api_keys import ApiScope, WorkLimits
 from longshore.errors import UsageError
 from longshore.interfaces.lambdas import api_gateway
 from tests.aws.functions.gateway_requests import (
@@ -17,7 +18,7 @@ from tests.aws.functions.gateway_requests import (
     response_body,
     send_request,
 )
-from tests.aws.functions.installation import FunctionInstallation
+from tests.aws.functions.installation import TENANT, FunctionInstallation
 from tests.unit.services.harness import make_task
 
 AMPLE_S = 15  # more than a busy machine needs, and less than a stream would wait
@@ -134,3 +135,18 @@ def test_bytes_and_encoded_paths_get_through() -> None:
 def test_an_event_that_is_no_request_is_refused(event: Any) -> None:
     with pytest.raises(UsageError, match=r"payload format 2\.0"):
         call_app(FakeApp(), event)
+
+
+def test_a_limited_key_starts_only_its_tasks(installation: FunctionInstallation) -> None:
+    limits = WorkLimits(definitions=frozenset({"report"}))
+    _, text = installation.run(
+        lambda all_: all_.api_keys.create(
+            TENANT, name="ci", scopes=(ApiScope.SUBMIT,), by="test", limits=limits
+        )
+    )
+    submit = request("POST", "/v1/jobs", {"tasks": [make_task("a")]}, **{"x-api-key": text})
+
+    status, problem = send_request(installation, submit)
+
+    assert (status, problem["type"]) == (403, "urn:longshore:problem:not-allowed")
+    assert "may only start tasks of the definitions report" in problem["detail"]

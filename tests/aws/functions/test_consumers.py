@@ -11,9 +11,10 @@ from longshore.adapters.aws.client import AwsResponse
 from longshore.adapters.aws.events.event_bus import event_in_message
 from longshore.core.events.codec import to_wire
 from longshore.core.events.event import Event, EventContext
+from longshore.core.events.types import EntityType, MessageRejected
 from longshore.core.tasks.states import JobState, Priority, TaskState
 from tests.aws.call_faults import Call, CallFault, request_lost, response_lost, throttled
-from tests.aws.functions.installation import QUEUE, FunctionInstallation
+from tests.aws.functions.installation import QUEUE, TENANT, FunctionInstallation
 from tests.aws.functions.mappings import failed_ids
 from tests.unit.services.harness import make_task
 
@@ -74,9 +75,19 @@ def events_of(installation: FunctionInstallation, request_id: str) -> list[Event
 def test_each_event_is_stored_by_itself_with_its_arrival_and_not_published(
     installation: FunctionInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LONGSHORE_AWS_KEEP_EVENTS", "1d")
+    monkeypatch.setenv("LONGSHORE_RETENTION_OTHER_EVENTS", "1d")
     events = events_of(installation, "saved")
     assert len(events) >= 2
+    of_queue = Event(
+        entity_type=EntityType.QUEUE,
+        entity_id="saved",
+        tenant=TENANT,
+        app=events[0].app,
+        sequence=1,
+        at=events[0].at,
+        body=MessageRejected(queue="saved", message_id="m1", reason="not JSON"),
+    )
+    events.append(of_queue)
     bodies = [envelope(event) for event in events]
     installation.invoke("save-event", {"Records": []})
     installation.newest_client.inject("put_item", throttled)
@@ -95,7 +106,10 @@ def test_each_event_is_stored_by_itself_with_its_arrival_and_not_published(
     assert len(stored) == len(events)
     for item in stored:
         assert int(item["receivedAt"]["N"]) >= int(item["timestamp"]["N"])
-        assert int(item["ttl"]["N"]) == int(item["timestamp"]["N"]) // 1000 + 86_400
+        if item["eventId"]["S"] == of_queue.id:
+            assert int(item["ttl"]["N"]) == int(item["timestamp"]["N"]) // 1000 + 86_400
+        else:  # removed with its job
+            assert "ttl" not in item
     # An event that is delivered again does not change its item.
     assert failed_ids(installation.invoke("save-event", batch(*bodies))) == []
     assert stored_of(installation, events) == stored

@@ -171,6 +171,10 @@ def test_every_message_is_stored_and_one_without_an_event_cannot_be_replayed(
     with pytest.raises(UsageError):
         installation.run(lambda all_: undelivered_events(all_).replay(reported["id"]))
     assert list(installation.blobs("undelivered/")) == [key]
+    # It can be discarded, once; an unknown id discards nothing.
+    assert main(["aws", "undelivered", "discard", reported["id"], "000000000000000000-none"]) == 3
+    assert installation.blobs("undelivered/") == {}
+    assert main(["aws", "undelivered", "discard", reported["id"]]) == 3
 
 
 def test_slack_accepts_the_message_for_any_text_in_an_event() -> None:

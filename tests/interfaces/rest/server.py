@@ -10,7 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.app import create_app
@@ -47,7 +47,7 @@ class RestServer:
 
     services: Services
     address: str
-    client: httpx.AsyncClient
+    client: httpx2.AsyncClient
     keys: dict[str, str] = field(default_factory=dict)
 
     async def key(self, *scopes: ApiScope, tenant: str = TENANT, name: str = "ann") -> str:
@@ -55,7 +55,9 @@ class RestServer:
         _, text = await access.create(tenant, name=name, scopes=scopes, by="tests")
         return text
 
-    async def send(self, method: str, path: str, body: Any = None, **kwargs: Any) -> httpx.Response:
+    async def send(
+        self, method: str, path: str, body: Any = None, **kwargs: Any
+    ) -> httpx2.Response:
         """A request with a key that may do everything, unless another is given."""
         headers = {"x-api-key": self.keys["all"], **kwargs.pop("headers", {})}
         if body is not None:
@@ -63,10 +65,10 @@ class RestServer:
             headers.setdefault("content-type", "application/json")
         return await self.client.request(method, path, headers=headers, **kwargs)
 
-    async def get(self, path: str, **kwargs: Any) -> httpx.Response:
+    async def get(self, path: str, **kwargs: Any) -> httpx2.Response:
         return await self.send("GET", path, **kwargs)
 
-    async def post(self, path: str, body: Any = None, **kwargs: Any) -> httpx.Response:
+    async def post(self, path: str, body: Any = None, **kwargs: Any) -> httpx2.Response:
         return await self.send("POST", path, body, **kwargs)
 
     async def submit(self, *tasks: dict[str, Any], **kwargs: Any) -> str:
@@ -124,11 +126,11 @@ async def run_server(
         if with_messages:
             services = replace(services, backend=memory_backend(services.backend.clock))
         services.api_keys.set_operator_tenant(settings.tenant)
-        app = create_app(services, hosts=settings.api.hosts, body_bytes=settings.api.body_bytes)
+        app = create_app(services, settings.api)
         socket = bind_socket(settings.api.host, settings.api.port)
         await stack.enter_async_context(serve(app, socket))
         address = f"http://127.0.0.1:{socket.getsockname()[1]}"
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=address, timeout=30))
+        client = await stack.enter_async_context(httpx2.AsyncClient(base_url=address, timeout=30))
         if with_worker:
             await stack.enter_async_context(services.worker_group())
         server = RestServer(services, address, client)

@@ -6,13 +6,14 @@ from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.openapi import openapi_document
+from longshore.settings.model import ApiSettings
 from tests.interfaces.rest.server import a_task, async_test, run_server
 
 FAILS = ("sh", "-c", "echo oh no >&2; exit 3")
 
 
 def test_the_openapi_document_has_every_state_and_error_category() -> None:
-    app = create_app(None, hosts=(), body_bytes=1)  # type: ignore[arg-type]
+    app = create_app(None, ApiSettings())  # type: ignore[arg-type]
 
     schemas = openapi_document(app)["components"]["schemas"]
 

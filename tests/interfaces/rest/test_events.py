@@ -203,16 +203,3 @@ async def test_events_about_keys_are_visible_to_administrators_only(tmp_path: Pa
         assert hidden["events"] == []
         assert rest
         assert {event["entityType"] for event in rest} == {"JOB", "TASK"}
-
-
-@async_test
-async def test_events_have_an_expiry_time_if_their_retention_is_limited(
-    tmp_path: Path,
-) -> None:
-    limits = {"events_ttl_days": 30}
-    async with run_server(tmp_path, others={"sizes": limits}) as server:
-        job_id = await server.submit(a_task("a"))
-
-        event = (await server.events(job_id))[0]
-
-        assert event["ttl"] == event["timestamp"] // 1000 + 30 * 24 * 60 * 60

@@ -54,6 +54,34 @@ async def test_jobs_are_found_by_state_name_and_time_together(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("path", "parameter", "hint"),
+    [
+        ("/v1/jobs?limit=5&", "state", "; did you mean 'status'?"),
+        ("/v1/jobs?", "foo", ""),
+        ("/v1/jobs?", "x" * 60_000, ""),
+        ("/v1/dead-letters?", "job_id", "; did you mean 'jobId'?"),
+        ("/v1/jobs/{job_id}?", "job_id", ""),
+        ("/v1/jobs/{job_id}/events/stream?", "task", "; did you mean 'tasks'?"),
+        ("/v1/openapi.json?", "foo", ""),
+        ("/live?", "foo", ""),
+    ],
+)
+@async_test
+async def test_an_unknown_query_parameter_is_refused(
+    path: str, parameter: str, hint: str, tmp_path: Path
+) -> None:
+    async with run_server(tmp_path) as server:
+        job = await _submitted(server, None)
+
+        answer = await server.get(path.format(job_id=job["jobId"]) + f"{parameter}=failed&x=y")
+
+        (error,) = answer.json()["errors"]
+        assert answer.status_code == 422
+        assert error["path"] == f"query.{parameter[:50]}"
+        assert error["message"] == f"there is no such parameter{hint}"
+
+
+@pytest.mark.parametrize(
     "filters",
     [{}, {"status": "running"}, {"name": "n"}, {"createdFrom": "2000-01-01T00:00:00Z"}],
 )

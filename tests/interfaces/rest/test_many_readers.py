@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from longshore.adapters.sqlite.output import SqliteOutputLog
+from longshore.core.api_keys import ApiScope
 from longshore.ports.output import OutputChunk, OutputPosition, Stream
 from longshore.services import followers
 from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
@@ -296,3 +297,25 @@ async def test_output_of_several_tasks_is_read_once_and_in_order_of_time(
 
         assert [(key, chunk.data) for key, chunk in got] == expected
         assert of_one == [data for key, data in expected if key == "b"]
+
+
+@async_test
+async def test_streams_of_a_key_are_bounded_and_count_until_they_end(tmp_path: Path) -> None:
+    async with run_server(tmp_path, streams_per_key=2, **UNLIMITED) as server:
+        path = f"/v1/jobs/{await server.submit(a_task('a'))}/events/stream"
+        headers = {"x-api-key": server.keys["all"]}
+        other = {"x-api-key": await server.key(ApiScope.READ)}
+        missing = path.replace("/job-", "/job-0")
+
+        async def status(path: str, headers: dict[str, str]) -> int:
+            async with server.client.stream("GET", path, headers=headers) as answer:
+                return answer.status_code
+
+        async with server.client.stream("GET", path, headers=headers):
+            for _ in range(3):
+                assert await status(missing, headers) == 404
+            async with server.client.stream("GET", path, headers=headers):
+                assert await status(path, headers) == 429
+                assert await status(path, other) == 200
+            while await status(path, headers) == 429:
+                continue  # until the server has noticed the end

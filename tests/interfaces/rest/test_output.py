@@ -69,6 +69,7 @@ async def test_the_stream_of_an_attempt_ends_with_the_attempt_also_if_the_task_i
     async with run_server(tmp_path, with_worker=True) as server:
         definition = {
             "runner": "command",
+            "overridable": ["argv"],
             "retryableExitCodes": [9],
             "retry": {"maxAttempts": 2, "base": "10ms", "cap": "20ms"},
         }
@@ -91,6 +92,7 @@ async def test_the_output_of_one_attempt_can_be_read_separately(tmp_path: Path) 
     async with run_server(tmp_path, with_worker=True) as server:
         definition = {
             "runner": "command",
+            "overridable": ["argv"],
             "retryableExitCodes": [9],
             "retry": {"maxAttempts": 3, "base": "10ms", "cap": "20ms"},
         }

@@ -36,7 +36,7 @@ async def running(
         folder, with_worker=True, others={"worker": EIGHT_SLOTS, **others}
     ) as rest_server:
         for kind in kinds:
-            definition = {"runner": "command", "health": KINDS[kind]}
+            definition = {"runner": "command", "overridable": ["argv"], "health": KINDS[kind]}
             await rest_server.send("PUT", f"/v1/task-definitions/{kind}", definition)
         job_id = await rest_server.submit(
             *({"taskId": kind, "name": kind, "input": LONG} for kind in kinds)
@@ -65,7 +65,12 @@ async def test_a_check_reports_each_running_task_once_by_the_limits_of_its_defin
         await rest_server.send(
             "PUT",
             "/v1/task-definitions/reviewed",
-            {"runner": "command", "requiresReview": True, "health": KINDS["overtime"]},
+            {
+                "runner": "command",
+                "overridable": ["argv"],
+                "requiresReview": True,
+                "health": KINDS["overtime"],
+            },
         )
         beside = await rest_server.submit(
             {"taskId": "reviewed", "name": "reviewed", "input": {"argv": ["true"]}},

@@ -81,7 +81,12 @@ async def test_queue_and_priority_are_the_definition_s_unless_the_task_says_othe
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path) as server:
-        definition = {"runner": "command", "queue": "mail", "priority": "high"}
+        definition = {
+            "runner": "command",
+            "overridable": ["argv"],
+            "queue": "mail",
+            "priority": "high",
+        }
         await server.send("PUT", "/v1/task-definitions/send", definition)
 
         job_id = await server.submit(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 from schemathesis import GenerationMode
 
@@ -30,7 +30,7 @@ def test_no_request_gets_a_server_error_or_an_answer_that_is_not_documented(
 
 
 def test_the_document_describes_every_route_with_words(served: FuzzedServer) -> None:
-    document = httpx.get(
+    document = httpx2.get(
         f"{served.address}/v1/openapi.json", headers={"x-api-key": served.key}
     ).json()
 

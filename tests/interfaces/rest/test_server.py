@@ -1,12 +1,15 @@
 """The server refuses requests without a key, for another host or page, or above the limit."""
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
-from longshore.core.api_keys import ApiScope
+from longshore.core.api_keys import ApiScope, hash_key
 from longshore.errors import BackendUnavailable
+from longshore.interfaces.rest import auth
 from tests.interfaces.rest.server import a_task, async_test, run_server
 
 
@@ -76,6 +79,56 @@ async def test_a_revoked_key_is_refused_at_once(tmp_path: Path) -> None:
         again = await server.send("DELETE", f"/v1/keys/{created['id']}")
         assert again.json() == revoked.json()
         assert (await server.send("DELETE", "/v1/keys/key-x")).status_code == 404
+
+
+@async_test
+async def test_an_expired_key_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        request = {"name": "ci", "scopes": ["read"], "expires": "30d"}
+        created = (await server.post("/v1/keys", request)).json()
+        key = {"x-api-key": created["key"]}
+        valid = await server.client.get("/v1/jobs", headers=key)
+        (record,) = [
+            item
+            for item in await server.services.backend.keys.list("acme")
+            if item.id == created["id"]
+        ]
+        old = replace(record, id="key-old", hash=hash_key("lsk_old"), expires_at=record.created_at)
+        await server.services.backend.keys.add(old)
+        expired = await server.client.get("/v1/jobs", headers={"x-api-key": "lsk_old"})
+        wrong = [
+            await server.post("/v1/keys", {**request, "expires": text})
+            for text in ("0s", "soon", "99999d")
+        ]
+
+    assert record.expires_at == record.created_at + timedelta(days=30)
+    assert (valid.status_code, expired.status_code) == (200, 401)
+    assert "expired at" in expired.json()["detail"]
+    assert {answer.status_code for answer in wrong} == {400}
+
+
+@pytest.mark.parametrize("path", ["events/stream", "tasks/a/output/stream"])
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+@async_test
+async def test_a_stream_ends_when_its_key_is_no_longer_valid(
+    path: str, ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "_KEY_CHECKED_EVERY_S", 0.05)
+    async with run_server(tmp_path) as server:
+        job_id = await server.submit(a_task("a"))
+        request = {"name": "ci", "scopes": ["read"]}
+        request |= {"expires": "2s"} if ends == "expired" else {}
+        created = (await server.post("/v1/keys", request)).json()
+        key = {"x-api-key": created["key"]}
+
+        url = f"/v1/jobs/{job_id}/{path}"
+        async with server.client.stream("GET", url, headers=key) as answer:
+            assert answer.status_code == 200
+            if ends == "revoked":
+                await server.send("DELETE", f"/v1/keys/{created['id']}")
+            shown = [line async for line in answer.aiter_lines()]
+
+    assert "event: end" not in shown
 
 
 @async_test
@@ -185,7 +238,7 @@ async def test_an_unknown_path_or_method_is_answered_with_a_problem_document(
     tmp_path: Path,
 ) -> None:
     async with run_server(tmp_path) as server:
-        answers: list[httpx.Response] = [
+        answers: list[httpx2.Response] = [
             await server.get("/v1/nothing"),
             await server.send("PATCH", "/v1/jobs"),
             await server.get("/v1/jobs/"),
@@ -196,3 +249,72 @@ async def test_an_unknown_path_or_method_is_answered_with_a_problem_document(
         assert {answer.headers["content-type"] for answer in answers} == {
             "application/problem+json"
         }
+
+
+def entries_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    """The access log: the fields of each entry."""
+    names = ("key", "tenant", "method", "route", "path", "status", "elapsed_ms", "bytes")
+    return [
+        {name: vars(record)[name] for name in names}
+        for record in caplog.records
+        if record.message == "api.request"
+    ]
+
+
+@async_test
+async def test_the_access_log_has_one_entry_for_each_request_and_never_a_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "longshore")
+    async with run_server(tmp_path, access_log=True) as server:
+        job_id = await server.submit(a_task("a"))
+        caplog.clear()
+        answer = await server.get(f"/v1/jobs/{job_id}/tasks", params={"status": "lsk_query"})
+        unknown = await server.client.get("/v1/jobs", headers={"x-api-key": "lsk_unknown"})
+        nothing = await server.get("/v1/%1b%5d0;title%07%0a")
+        foreign = await server.get("/v1/jobs", headers={"host": "evil.example"})
+        entries = entries_of(caplog)
+        (key,) = await server.services.api_keys.list("acme")
+
+    assert [entry["status"] for entry in entries] == [422, 401, 404, 421]
+    assert [entry["key"] for entry in entries] == [key.id, None, None, None]
+    assert [entry["tenant"] for entry in entries] == ["acme", None, None, None]
+    assert [entry["route"] for entry in entries][:2] == ["/jobs/{job_id}/tasks", "/jobs"]
+    assert entries[0]["path"] == f"/v1/jobs/{job_id}/tasks"
+    assert [entry["bytes"] for entry in entries] == [
+        len(response.content) for response in (answer, unknown, nothing, foreign)
+    ]
+    assert all(isinstance(entry["elapsed_ms"], int) for entry in entries)
+    logged = str([vars(record) for record in caplog.records])
+    assert not [text for text in ("lsk_", server.keys["all"]) if text in str(entries)]
+    assert server.keys["all"] not in logged
+    assert all(str(entry["path"]).isprintable() for entry in entries)
+
+
+@async_test
+async def test_requests_are_not_logged_by_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "longshore")
+    async with run_server(tmp_path) as server:
+        await server.get("/v1/jobs")
+
+    assert entries_of(caplog) == []
+
+
+@async_test
+async def test_unknown_keys_of_an_address_get_a_429_with_retry_after(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        assert (await server.get("/v1/jobs")).status_code == 200
+        answers = [
+            await server.client.get("/v1/jobs", headers={"x-api-key": f"lsk_{number}"})
+            for number in range(60)
+        ]
+        valid = await server.get("/v1/jobs")
+        without = await server.client.get("/v1/jobs")
+
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert [answer.status_code for answer in answers[:20]] == [401] * 20
+    assert refused != []
+    assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+    assert (valid.status_code, without.status_code) == (200, 401)

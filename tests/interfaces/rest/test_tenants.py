@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from longshore.core.api_keys import ApiScope
 from longshore.settings.model import AgentSettings
@@ -16,6 +16,7 @@ MAKES = f"mkdir artifacts; echo {SECRET_TEXT} | tee artifacts/{SECRET_TEXT}.txt"
 BODIES: dict[str, Any] = {
     "post /v1/jobs": {"tasks": [a_task("own")]},
     "post /v1/jobs/batch": {"jobs": [{"job": {"tasks": [a_task("own")]}, "requestId": "own"}]},
+    "post /v1/jobs/prune": {"olderThan": "0s"},
     "post /v1/jobs/{job_id}/tasks": {"tasks": [a_task("intruder")]},
     "post /v1/jobs/{job_id}/tasks/{task_id}/revise": {"feedback": "worse"},
     "post /v1/dead-letters/replay": {"matching": {}},
@@ -35,6 +36,7 @@ OWN = {
     "get /v1/jobs",
     "post /v1/jobs",
     "post /v1/jobs/batch",
+    "post /v1/jobs/prune",
     "get /v1/task-definitions",
     "put /v1/task-definitions/{name}",
     "delete /v1/task-definitions/{name}",
@@ -115,7 +117,7 @@ async def test_no_route_shows_or_changes_data_of_another_tenant(tmp_path: Path) 
             for method in methods:
                 route = f"{method} {path}"
                 headers = {"x-api-key": other_key, "Idempotency-Key": SECRET_TEXT}
-                answer: httpx.Response = await server.send(
+                answer: httpx2.Response = await server.send(
                     method.upper(), _filled(path, ids), BODIES.get(route), headers=headers
                 )
                 walked += 1
@@ -130,6 +132,30 @@ async def test_no_route_shows_or_changes_data_of_another_tenant(tmp_path: Path) 
         assert walked >= 51
         after = await _seen_by_acme(server, routes, ids)
         assert after == before
+
+
+@async_test
+async def test_only_the_operator_of_the_installation_creates_the_first_key_of_a_tenant(
+    tmp_path: Path,
+) -> None:
+    async with run_server(tmp_path) as server:
+        first = {"name": "first", "scopes": ["admin"], "tenant": OTHER}
+
+        created = await server.post("/v1/keys", first)
+
+        headers = {"x-api-key": created.json()["key"]}
+        names = [
+            key["name"] for key in (await server.get("/v1/keys", headers=headers)).json()["keys"]
+        ]
+        assert (created.status_code, names) == (201, ["first"])
+        for tenant in ("third", "default"):
+            answer = await server.post("/v1/keys", {**first, "tenant": tenant}, headers=headers)
+            assert answer.status_code == 400
+            assert "operates this installation" in answer.json()["detail"]
+        assert (await server.post("/v1/keys", first, headers=headers)).status_code == 201
+        submit_only = {"x-api-key": await server.key(ApiScope.SUBMIT)}
+        assert (await server.post("/v1/keys", first, headers=submit_only)).status_code == 403
+        assert (await server.post("/v1/keys", {**first, "tenant": "a/b"})).status_code == 422
 
 
 def _without_names(text: str) -> str:

@@ -14,6 +14,7 @@ SLACK = "xoxb" + "-123456789012-abcdefGHIJ"
 GOOGLE = "AIza" + "SyA-1234567890abcdefghijklmnopqrstu"
 JWT = "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxIn0." + "c2lnbmF0dXJl"
 SENDGRID = "SG." + "a" * 22 + "." + "b" * 43
+OWN = "lsk_" + "a" * 43
 STRIPE = "sk_" + "live_" + "4eC39HqLyjWDarjtT1"
 GENERATED = "Zx81kQ0vRt5yLm2Np9Wb3Ds6Hf7Jg4Ac"
 PEM = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEpAIBAAKC\nAQEA\n-----END RSA PRIVATE " + "KEY-----"

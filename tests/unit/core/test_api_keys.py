@@ -7,13 +7,16 @@ import pytest
 
 from longshore.core.api_keys import (
     KEY_PREFIX,
+    NO_LIMITS,
     SECRET_BYTES,
     ApiScope,
     KeyRecord,
+    WorkLimits,
     hash_key,
     key_matches,
     make_key,
 )
+from longshore.errors import NotAllowed
 from tests.factories import NOON
 
 SECRET = bytes(range(SECRET_BYTES))
@@ -84,3 +87,37 @@ def test_a_revoked_key_opens_nothing() -> None:
     revoked = replace(a_record(ApiScope.ADMIN, ApiScope.READ), revoked_at=NOON)
 
     assert not any(revoked.allows(scope) for scope in ApiScope)
+
+
+def test_a_limited_key_may_start_its_tasks_and_no_others() -> None:
+    definitions, queues = frozenset({"report", "mail"}), frozenset({"slow"})
+    both = WorkLimits(definitions=definitions, queues=queues)
+
+    both.check([("report", "slow"), ("mail", "slow")])
+    WorkLimits(definitions=definitions).check([("report", "any")])
+    WorkLimits(queues=queues).check([("any", "slow")])
+    NO_LIMITS.check([("any", "any")])
+    for work in (("report", "fast"), ("other", "slow")):
+        with pytest.raises(NotAllowed, match="may only start tasks of the definitions mail, rep"):
+            both.check([("report", "slow"), work])
+    with pytest.raises(NotAllowed, match="in the queues slow; not allowed: 'any' in queue 'fast'"):
+        WorkLimits(queues=queues).check([("any", "fast")])
+    with pytest.raises(NotAllowed):
+        WorkLimits(definitions=frozenset()).check([("any", "fast")])
+
+
+def test_tasks_that_are_not_allowed_are_named_once_and_only_the_first() -> None:
+    limits = WorkLimits(definitions=frozenset())
+
+    with pytest.raises(NotAllowed, match=r"'d9' in queue 'q' and 10 more$"):
+        limits.check([(f"d{number}", "q") for number in range(20)])
+    with pytest.raises(NotAllowed, match=r"not allowed: 'd' in queue 'q'$"):
+        limits.check([("d", "q")] * 20)
+
+
+def test_limits_say_what_they_allow() -> None:
+    assert not NO_LIMITS
+    assert not WorkLimits(builtins=False)
+    assert WorkLimits(queues=frozenset())
+    assert str(NO_LIMITS) == "all tasks"
+    assert str(WorkLimits(definitions=frozenset({"b", "a"}))) == "tasks of the definitions a, b"

@@ -8,6 +8,7 @@ from longshore.core.documents import (
     KEY_LIMIT_BYTES,
     attempt_file_key,
     conversation_part_key,
+    job_blob_prefixes,
     safe_name,
     submitted_document_key,
     task_document_key,
@@ -132,3 +133,17 @@ def test_parts_of_conversations_stand_in_the_order_in_which_they_came() -> None:
     assert keys == sorted(keys)
     assert all(key.startswith(conversation_part_key("job-1", "a")) for key in keys)
     assert [validate_key(key) for key in keys] == keys
+
+
+def test_the_prefixes_of_a_job_have_its_blobs_and_those_of_no_other() -> None:
+    prefixes = job_blob_prefixes("job-a")
+
+    for key in (
+        "jobs/job-a/tasks/x/input.json",
+        "events/job-a/1-payload.json",
+        "events/job-a_x/1-payload.json",
+        attempt_file_key("job-a_x", 1, "artifacts/report"),
+    ):
+        assert key.startswith(prefixes)
+    for key in ("jobs/job-ab/x", "events/job-ab/x", attempt_file_key("job-ab_x", 1, "y")):
+        assert not key.startswith(prefixes)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from longshore.core.definitions.definition import unlisted_secrets
 from longshore.core.definitions.reader import read_definition, split_job_file
 from longshore.errors import InvalidJob, Problem
 
@@ -58,3 +59,47 @@ def test_an_agents_timeout_must_be_enough_for_its_steps() -> None:
     (problem,) = problems_of({**AGENT, "timeout": "2s"})
 
     assert problem.path == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("value", "valid"),
+    [
+        ("text", True),
+        ({"from": "MY_SECRET"}, True),
+        ({"from": "my-secret"}, False),
+        ({"from": 1}, False),
+        ({"from": "MY_SECRET", "else": ""}, False),
+        ({}, False),
+        (7, False),
+    ],
+)
+def test_a_variable_is_text_or_the_name_of_a_secret(value: Any, *, valid: bool) -> None:
+    document = {"name": "a", "runner": "command", "options": {"argv": ["x"], "env": {"X": value}}}
+
+    if valid:
+        expected = {"X": "MY_SECRET"} if isinstance(value, dict) else {}
+        assert read_definition(document).secrets == expected
+        return
+    assert problems_of(document) == [
+        Problem("options.env.X", "expected text, or {from: NAME} with the name of a secret")
+    ]
+
+
+def test_only_listed_secrets_are_given_to_a_task() -> None:
+    variables = {"A": {"from": "LISTED"}, "B": {"from": "OTHER"}, "C": "text"}
+    definition = read_definition(
+        {"name": "a", "runner": "command", "options": {"argv": ["x"], "env": variables}}
+    )
+
+    (problem,) = unlisted_secrets(definition, ["LISTED"])
+
+    assert problem.path == "options.env.B"
+    assert "worker.task_secrets" in problem.message
+
+
+def test_a_pool_gives_no_secrets() -> None:
+    options = {"function": "m:f", "env": {"A": {"from": "LISTED"}}}
+    document = {"name": "a", "runner": "python", "isolation": "pool", "options": options}
+
+    with pytest.raises(InvalidJob, match="without secrets"):
+        read_definition(document)

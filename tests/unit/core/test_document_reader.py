@@ -2,7 +2,8 @@
 
 import pytest
 
-from longshore.core.document_reader import check_json
+from longshore.core.document_reader import MAX_PROBLEMS, DocumentReader, check_json
+from longshore.errors import Problem
 
 
 def test_as_many_values_as_the_limit_are_accepted() -> None:
@@ -42,3 +43,13 @@ def test_json_is_accepted(value: object) -> None:
 def test_a_value_inside_that_is_not_json_is_refused(value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_json(value)
+
+
+def test_problems_beyond_the_limit_are_not_listed() -> None:
+    reader = DocumentReader()
+    reader.reject_unknown({f"f{number}": 0 for number in range(3 * MAX_PROBLEMS)}, ("a",), "x")
+    reader.add("y", "one more")
+
+    assert len(reader.problems) == MAX_PROBLEMS + 1
+    assert reader.problems[0] == Problem("x.f0", "unknown field; expected only a")
+    assert reader.problems[-1] == Problem("", "more problems are not shown")

@@ -103,6 +103,7 @@ def test_a_group_is_followed_as_a_cause() -> None:
         ("invalid x-api-key", "auth"),
         ("invalid JSON in answer", "parse"),
         ("validation failed for field a", "validation"),
+        ("invalid requestId: a/b", "validation"),
         ("model not found", "not-found"),
         ("took 500 ms", "unknown"),
         ("status 500 ms", "unknown"),

@@ -8,6 +8,7 @@ import pytest
 from longshore.core.events import codec
 from longshore.core.events import types as e
 from longshore.core.events.event import EventContext
+from longshore.errors import UsageError
 from tests.unit.core.event_samples import (
     AT,
     COMPLETED,
@@ -339,3 +340,108 @@ def test_a_moment_in_any_time_zone_is_truncated_to_milliseconds() -> None:
     pending = e.TaskPending(**IDS, name="x", due_at=AT + timedelta(microseconds=999))
 
     assert codec.properties_of(an_event(pending))["dueAt"] == AT_MS
+
+
+_SEED_TASKS = [{"taskId": "task-A", "name": "scrape", "dependsOn": [], "input": {"storeId": "s"}}]
+_SEED_HEALTH = {
+    "requestId": "req-123",
+    "health": "overtime",
+    "elapsed": 3_800_000,
+    "timeSinceLastEvent": 15_000,
+    "lastEventType": "Task Heartbeat",
+    "workerId": "worker-i-001",
+}
+_WORKER = {"effectiveUntil": 1707300645, "workerId": "worker-i-001", "processId": 12345}
+# The examples of the interface that this one replaces, which knew neither attempts nor fences.
+SEED_EXAMPLES: list[tuple[str, dict[str, Any]]] = [
+    ("Task Pending", {"name": "scrape-store", "dependsOn": []}),
+    ("Task Processing Started", _WORKER),
+    ("Task Processing Started", {**_WORKER, "startedAt": AT_MS}),
+    (
+        "Task Processing Failed",
+        {"attemptNumber": 2, "error": "ETIMEDOUT", "errorCategory": "network"},
+    ),
+    (
+        "Task Completed",
+        {
+            "output": {"a": 1},
+            "durationMs": 45000,
+            "exitCode": 0,
+            "usage": {"inputTokens": 12000, "outputTokens": 3500, "cacheReadTokens": 8000},
+        },
+    ),
+    (
+        "Task Failed",
+        {"error": "Invalid API key", "errorCategory": "auth", "retryCount": 3, "source": "worker"},
+    ),
+    ("Task Timeout", {"timeoutMs": 200000, "elapsedMs": 200050, "signal": "SIGKILL"}),
+    (
+        "Task Heartbeat",
+        {
+            **_WORKER,
+            "heartbeatNumber": 3,
+            "elapsedMs": 60000,
+            "memoryUsage": {"rss": 256000000},
+            "lastActivity": {"type": "step_running", "stepName": "x", "timestamp": 1707300540},
+        },
+    ),
+    ("Job Created", {"jobId": "job-456", "tasks": _SEED_TASKS, "totalTasks": 1}),
+    (
+        "Job Tasks Added",
+        {
+            "jobId": "job-456",
+            "newTasks": _SEED_TASKS,
+            "previousTotalTasks": 5,
+            "totalTasksNow": 6,
+        },
+    ),
+    ("Job Completed", {"jobId": "job-456", "totalTasks": 1, "taskStatuses": {"a": "completed"}}),
+    (
+        "Job Failure Detected",
+        {"jobId": "job-456", "failedTaskId": "a", "taskStatuses": {"a": "failed", "b": None}},
+    ),
+    (
+        "Task Health Check",
+        {
+            "summary": dict.fromkeys(
+                ("totalProcessing", "healthy", "warning", "critical", "overtime"), 1
+            ),
+            "tasks": [_SEED_HEALTH],
+        },
+    ),
+]
+
+
+def _seed_event(event_type: str, properties: dict[str, Any]) -> dict[str, Any]:
+    entity = codec.EVENT_TYPES[event_type].ENTITY.value
+    return {
+        "entityId": "req-123",
+        "entityType": entity,
+        "tenantId": "gbinnovations",
+        "eventType": event_type,
+        "timestamp": AT_MS,
+        "context": {"source": "system", "environment": "prod", "origin": "sqs-worker"},
+        "properties": {"requestId": "req-123", **properties},
+    }
+
+
+@pytest.mark.parametrize("job", [{}, {"jobId": "job-456"}], ids=["alone", "of-a-job"])
+@pytest.mark.parametrize(("event_type", "properties"), SEED_EXAMPLES)
+def test_every_example_of_the_earlier_interface_is_read(
+    event_type: str, properties: dict[str, Any], job: dict[str, str]
+) -> None:
+    event = codec.from_wire(_seed_event(event_type, {**job, **properties}))
+
+    assert (event.type, event.sequence, event.app) == (event_type, 0, "")
+    if isinstance(event.body, e.TaskEvent):
+        assert event.body.job_id == job.get("jobId", "")
+    if isinstance(event.body, e.TaskProcessingStarted):
+        assert (event.body.started_at, event.body.attempt_number, event.body.fence) == (AT, 0, 0)
+    if isinstance(event.body, e.TaskProcessingFailed):
+        assert (event.body.due_at, event.body.attempt_number) == (AT, 2)
+
+
+def test_other_missing_properties_are_refused() -> None:
+    for event_type, missing in (("Task Failed", "error"), ("Job Cancelled", "jobId")):
+        with pytest.raises(UsageError, match=rf"^properties\.{missing} is missing"):
+            codec.from_wire(_seed_event(event_type, {}))

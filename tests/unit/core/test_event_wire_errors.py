@@ -37,7 +37,7 @@ def test_a_wrong_envelope_is_refused_and_the_field_is_named(
     assert str(refused.value) == message
 
 
-ENVELOPE = ["eventType", "entityType", "entityId", "tenantId", "app", "sequence", "timestamp"]
+ENVELOPE = ["eventType", "entityType", "entityId", "tenantId", "timestamp"]
 
 
 @pytest.mark.parametrize("name", [*ENVELOPE, "context", "properties"])

@@ -290,6 +290,20 @@ class TestAfterTheRun:
         )
         assert (reason.since, reason.remedy) == (NOON, RESUME)
 
+    @pytest.mark.parametrize(
+        ("category", "hints"),
+        [
+            (ErrorCategory.TIMEOUT, ("`timeout`", "worker.task_timeout", "`retryOnTimeout`")),
+            (ErrorCategory.UNKNOWN, ("it is not known", "`longshore.errors.Retry`")),
+        ],
+    )
+    def test_a_failed_task_says_what_would_have_it_retried(
+        self, category: ErrorCategory, hints: tuple[str, ...]
+    ) -> None:
+        reason = single_reason(a_task(state=TaskState.FAILED, failure=a_failure(category)))
+
+        assert [hint for hint in hints if hint not in reason.text] == []
+
     def test_a_failed_task_with_an_exit_code_says_how_to_retry_it(self) -> None:
         failure = a_failure(ErrorCategory.EXIT_CODE)
 

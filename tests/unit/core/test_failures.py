@@ -1,7 +1,9 @@
 """Failures: what is kept of an error or an exit, and whether it is worth another attempt."""
 
+import os
 import pickle
 import subprocess
+from collections.abc import Mapping
 from datetime import timedelta
 from email.message import Message
 from signal import SIGKILL, SIGSEGV
@@ -17,6 +19,7 @@ from longshore.core.tasks.failures import (
     failure_of,
     failure_of_exit,
     failure_of_silent_exit,
+    failure_of_too_many_processes,
     timeout_text,
 )
 from longshore.core.text.sanitise import MASK
@@ -174,6 +177,28 @@ def test_an_exit_code_that_the_definition_names_is_retryable() -> None:
     assert not failure_of_exit(74, retryable_codes={75}).retryable
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "KeyError: 'PORT'"),
+        (
+            os.environ,  # noqa: TID251 - as a task reads it
+            "KeyError: 'PORT' (a task has only the variables of worker.pass_environment)",
+        ),
+    ],
+    ids=["a mapping", "a variable"],
+)
+def test_a_missing_key_is_named_as_such(
+    monkeypatch: pytest.MonkeyPatch, values: Mapping[str, str], message: str
+) -> None:
+    monkeypatch.delenv("PORT", raising=False)
+    with pytest.raises(KeyError) as caught:
+        values["PORT"]
+
+    assert failure_of(caught.value).message == message
+    assert failure_of(KeyError("x")).message == "KeyError: 'x'"
+
+
 def test_a_signal_is_a_crash() -> None:
     failure = failure_of_exit(-SIGKILL)
 
@@ -253,3 +278,12 @@ def test_a_process_that_exits_without_a_report_has_crashed() -> None:
     assert (ended.category, ended.exit_code) == (ErrorCategory.CRASH, 0)
     assert ended.message == "the process exited with exit code 0 without reporting a result"
     assert (killed.signal, killed.peak_rss_bytes) == ("SIGSEGV", 1024)
+
+
+def test_too_many_processes_are_not_retried_and_name_the_settings() -> None:
+    failure = failure_of_too_many_processes(7)
+
+    assert failure.category is ErrorCategory.PROGRAMMING
+    assert "more than 7 processes" in failure.message
+    assert "resources.processes" in failure.message
+    assert "worker.max_processes" in failure.message

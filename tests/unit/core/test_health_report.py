@@ -227,3 +227,17 @@ def test_a_definition_cannot_warn_before_it_stops_being_healthy() -> None:
 
 def test_only_what_a_person_should_look_at_now_is_urgent() -> None:
     assert [health for health in Health if health.urgent] == [Health.CRITICAL, Health.OVERTIME]
+
+
+def test_a_report_of_many_tasks_is_several_events() -> None:
+    rows = [running(f"t{number}", since=MINUTE, silent=MINUTE) for number in range(501)]
+
+    whole = report(*rows)
+    first, second = whole.events()
+
+    assert (first.part, second.part, second.parts) == (1, 2, 2)
+    assert first.tasks + second.tasks == whole.tasks
+    assert first.summary == second.summary == whole.summary
+    assert (len(first.tasks), len(second.tasks)) == (500, 1)
+    assert report(*rows[:500]).events() == [report(*rows[:500]).event()]
+    assert report().events() == [report().event()]

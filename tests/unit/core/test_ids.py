@@ -19,6 +19,7 @@ from longshore.core.ids import (
     parse_id,
     split_task_id,
     task_id_of,
+    traceparent_of,
 )
 from longshore.errors import UsageError
 
@@ -144,3 +145,20 @@ def test_a_printable_text_can_mark_a_request(text: str) -> None:
 def test_anything_else_cannot_mark_a_request(text: object) -> None:
     with pytest.raises(UsageError, match="1 to 256 printable characters"):
         check_request_id(text)
+
+
+def test_each_attempt_has_a_trace_context_of_its_own_in_the_trace_of_its_job() -> None:
+    job_id = job_id_of("acme", "a request")
+    contexts = [
+        traceparent_of(job, f"{job}_{key}", attempt)
+        for job in (job_id, job_id_of("acme", "another"), "job-a")
+        for key in ("a", "b")
+        for attempt in (1, 2)
+    ]
+    traces, spans = ([text.split("-")[part] for text in contexts] for part in (1, 2))
+
+    assert all(re.fullmatch("00-[0-9a-f]{32}-[0-9a-f]{16}-01", text) for text in contexts)
+    assert [len(set(traces[start : start + 4])) for start in (0, 4, 8)] == [1, 1, 1]
+    assert (len(set(traces)), len(set(spans))) == (3, 12)
+    assert contexts[0] == traceparent_of(job_id, f"{job_id}_a", 1)
+    assert "0" * 16 not in spans

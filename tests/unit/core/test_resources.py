@@ -23,7 +23,11 @@ def test_a_limit_under_which_no_child_could_start_is_refused(field: str, value: 
 
 def test_the_least_limits_are_accepted() -> None:
     least = ResourceLimits(
-        cpu=timedelta(seconds=1), memory_bytes=16 * 1024 * 1024, open_files=16, file_bytes=1
+        cpu=timedelta(seconds=1),
+        memory_bytes=16 * 1024 * 1024,
+        open_files=16,
+        file_bytes=1,
+        processes=1,
     )
 
     assert least.open_files == 16

@@ -18,6 +18,7 @@ from tests.unit.core.secret_samples import (
     GOOGLE,
     JWT,
     OPENAI,
+    OWN,
     PEM,
     SENDGRID,
     SLACK,
@@ -28,7 +29,7 @@ from tests.unit.core.secret_samples import (
 
 @pytest.mark.parametrize(
     "secret",
-    [ANTHROPIC, OPENAI, AWS_ID, GITHUB, SLACK, GOOGLE, JWT, SENDGRID, STRIPE, GENERATED, PEM],
+    [ANTHROPIC, OPENAI, AWS_ID, GITHUB, SLACK, GOOGLE, JWT, SENDGRID, STRIPE, OWN, GENERATED, PEM],
 )
 @pytest.mark.parametrize(
     "around", ["{}", "failed with {} today", "({})", "key={}", '"{}"', "a\n{}\nb"]

@@ -17,6 +17,7 @@ from longshore.core.jobs.submission import (
     MAX_DELAY,
     JobRequest,
     TaskRequest,
+    builtin_refused,
     canonical_hash,
     canonical_text,
     read_job,
@@ -82,6 +83,13 @@ def test_a_task_with_everything_is_read_field_by_field() -> None:
             TaskRequest(key="b", definition="own"),
         ),
     )
+
+
+def test_a_job_may_name_its_app() -> None:
+    assert read_job(a_job(app="shop"), limit=1).app == "shop"
+    assert read_job(a_job(), limit=1).app is None
+    with pytest.raises(InvalidJob, match=r"app: expected a name"):
+        read_job(a_job(app="a/b"), limit=1)
 
 
 def test_a_job_without_a_budget_may_spend_what_it_will() -> None:
@@ -387,7 +395,7 @@ def test_a_document_with_a_moment_has_a_hash_and_a_text_that_reads_the_same() ->
 def test_definitions_are_found_also_in_a_job_that_is_not_valid() -> None:
     document = {
         "tasks": [
-            {"name": "one"},
+            {"name": "one", "input": [3]},
             "no task",
             {"name": "not a name"},
             {"name": ["one"]},
@@ -396,7 +404,19 @@ def test_definitions_are_found_also_in_a_job_that_is_not_valid() -> None:
         ]
     }
 
-    assert referenced_definitions(document) == [(0, "one"), (4, "two"), (5, "one")]
+    assert referenced_definitions(document) == [
+        (0, "one", [3]),
+        (4, "two", None),
+        (5, "one", None),
+    ]
+
+
+def test_a_built_in_definition_that_is_switched_off_is_a_problem_with_its_remedy() -> None:
+    problem = builtin_refused(2, "command")
+
+    assert problem.path == "tasks[2].name"
+    assert "'command' is switched off for the API" in problem.message
+    assert "name a stored definition" in problem.message
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"tasks": 3}], ids=repr)

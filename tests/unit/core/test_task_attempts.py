@@ -1,7 +1,10 @@
 """What comes of an attempt by its worker's word: a result, another try, a failure, a timeout."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from longshore.core.events import types as e
 from longshore.core.events.event import EventContext
@@ -218,19 +221,71 @@ class TestAttemptFailed:
 
         assert row.due_at == LATER + timedelta(milliseconds=123)
 
-    def test_a_rate_limit_uses_up_no_attempt(self) -> None:
+    def test_a_rate_limit_that_names_a_wait_uses_up_no_attempt(self) -> None:
         row = running(attempts_used=2)
 
-        limited = change_of(row, failing(ErrorCategory.RATE_LIMIT)).row
+        change = change_of(row, failing(ErrorCategory.RATE_LIMIT, retry_after=5 * SECOND))
 
-        assert (limited.state, limited.attempts_used) == (TaskState.PENDING, 2)
+        assert (change.row.state, change.row.attempts_used) == (TaskState.PENDING, 2)
+        assert change.events[0].body.retry_after == 5 * SECOND
+
+    def test_a_rate_limit_without_a_wait_uses_up_an_attempt(self) -> None:
+        last = change_of(running(attempts_used=2), failing(ErrorCategory.RATE_LIMIT)).row
+        other = change_of(running(), failing(ErrorCategory.RATE_LIMIT)).row
+
+        assert (last.state, last.attempts_used) == (TaskState.FAILED, 3)
+        assert (other.state, other.attempts_used) == (TaskState.PENDING, 1)
+
+    def test_the_waits_for_rate_limits_are_limited_in_sum(self) -> None:
+        policy = RetryPolicy(rate_limit_wait=timedelta(minutes=10))
+        limited = failing(ErrorCategory.RATE_LIMIT, roll=0.0, retry_after=timedelta(minutes=4))
+        row, states, waits = running(retry=policy), [], []
+
+        for _ in range(3):
+            row = change_of(row, limited).row
+            states.append(row.state)
+            waits.append(row.rate_limit_waits)
+            row = replace(row, state=TaskState.PROCESSING, lease=running().lease)
+
+        assert states == [TaskState.PENDING, TaskState.PENDING, TaskState.FAILED]
+        assert waits[:2] == [timedelta(minutes=4), timedelta(minutes=8)]
+        assert row.failure is not None
+        assert row.failure.category is ErrorCategory.RATE_LIMIT
+        assert row.failure.message.endswith(
+            " (waited for rate limits for 8m already; at most 10m by `retry.rate_limit_wait`)"
+        )
+
+    def test_rate_limits_that_name_no_time_to_wait_are_limited_in_number(self) -> None:
+        policy = RetryPolicy(rate_limit_wait=10 * SECOND)
+        limited = failing(ErrorCategory.RATE_LIMIT, roll=0.0, retry_after=timedelta(0))
+        row, attempts = running(retry=policy), 0
+
+        while row.state is not TaskState.FAILED:
+            row = replace(row, state=TaskState.PROCESSING, lease=running().lease)
+            row, attempts = change_of(row, limited).row, attempts + 1
+
+        assert attempts == 11
+
+    @pytest.mark.parametrize(
+        ("state", "command"),
+        [
+            (TaskState.FAILED, c.Resume(round=2, by="ann")),
+            (TaskState.IN_REVIEW, c.RequestRevision(feedback="shorter", by="ann")),
+        ],
+    )
+    def test_a_new_round_or_revision_may_wait_again(
+        self, state: TaskState, command: c.Command
+    ) -> None:
+        row = a_task(state=state, rate_limit_waits=timedelta(hours=23))
+
+        assert change_of(row, command).row.rate_limit_waits == timedelta(0)
 
     def test_one_rate_limit_after_another_waits_longer_each_time(self) -> None:
         policy = RetryPolicy(base=SECOND, cap=timedelta(minutes=1))
         pauses = []
         for attempt in (1, 2, 3):
             row = a_task(state=TaskState.PROCESSING, attempt=attempt, spec=a_spec(retry=policy))
-            failure = a_failure(ErrorCategory.RATE_LIMIT)
+            failure = a_failure(ErrorCategory.RATE_LIMIT, retry_after=timedelta(0))
             command = c.AttemptFailed(fence=attempt, failure=failure, jitter=0.5, duration=SECOND)
 
             due_at = change_of(row, command).row.due_at

@@ -34,6 +34,7 @@ FAILURES = st.sampled_from(
     [
         a_failure(ErrorCategory.NETWORK),
         a_failure(ErrorCategory.RATE_LIMIT),
+        a_failure(ErrorCategory.RATE_LIMIT, retry_after=timedelta(hours=5)),
         a_failure(ErrorCategory.CRASH, retry_after=SECOND),
         a_failure(ErrorCategory.AUTH),
     ]
@@ -293,12 +294,12 @@ def _attempts_are_counted(before: TaskRow, command: c.Command, change: TaskChang
     assert (change.row.fence > before.fence) == claimed
     assert 0 <= change.row.attempts_used <= before.spec.retry.max_attempts
     assert change.row.attempts_used <= before.attempts_used + 1
+    if change.row.state is TaskState.PENDING:
+        assert change.row.rate_limit_waits <= before.spec.retry.rate_limit_wait
 
 
 def _some_ends_do_not_count(before: TaskRow, command: c.Command, change: TaskChange) -> None:
-    limited = isinstance(command, c.AttemptFailed) and (
-        command.failure.category is ErrorCategory.RATE_LIMIT
-    )
+    limited = isinstance(command, c.AttemptFailed) and (not command.failure.uses_attempt)
     unbegun = isinstance(command, c.LeaseEnded) and not command.begun
     if limited or unbegun or isinstance(command, c.Release | c.Park):
         assert change.row.attempts_used == before.attempts_used

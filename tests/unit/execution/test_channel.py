@@ -53,12 +53,12 @@ def test_a_message_is_one_line(worker: WorkerEnd) -> None:
 def test_long_messages_of_many_threads_do_not_mix(worker: WorkerEnd) -> None:
     def speak(letter: str) -> None:
         for _ in range(5):
-            worker.channel.send("log", text=letter * 200_000)
+            worker.channel.send("result", value=letter * 200_000)
 
     threads = [threading.Thread(target=speak, args=(letter,)) for letter in "abc"]
     for thread in threads:
         thread.start()
-    received = [worker.receive()["text"] for _ in range(15)]
+    received = [worker.receive()["value"] for _ in range(15)]
     for thread in threads:
         thread.join()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from longshore.errors import StepNameTaken
 from longshore.execution.runners import channel
 from longshore.execution.runners.context import LINE_LIMIT_CHARACTERS, Context, current, set_current
 
@@ -96,9 +97,55 @@ def test_a_step_is_reported_executed_and_stored(context: Context, sink: Recordin
 def test_a_stored_step_is_not_executed_again(context: Context, sink: RecordingSink) -> None:
     context.step("one", lambda: 1)
 
-    assert context.step("kept", lambda: 2) == [1]
-    assert context.step("one", lambda: 2) == 1
+    again = Context({**SPEC, "checkpoints": {**SPEC["checkpoints"], **dict(sink.steps)}}, sink)
+
+    assert again.step("kept", lambda: 2) == [1]
+    assert again.step("one", lambda: 2) == 1
     assert [name for name, _ in sink.steps] == ["one"]
+
+
+def test_a_name_that_is_used_again_is_a_step_of_its_own(sink: RecordingSink) -> None:
+    def task(context: Context, pages: str) -> list[str]:
+        return [context.step("fetch", lambda page=page: f"body of {page}") for page in pages]
+
+    assert task(Context(SPEC, sink), "ab") == ["body of a", "body of b"]
+    assert sink.steps == [("fetch", "body of a"), ("fetch#2", "body of b")]
+
+    again = Context({**SPEC, "checkpoints": dict(sink.steps)}, sink)
+    assert task(again, "xyc") == ["body of a", "body of b", "body of c"]
+    assert sink.steps[2:] == [("fetch#3", "body of c")]
+
+
+def test_a_step_that_failed_keeps_its_number(sink: RecordingSink, context: Context) -> None:
+    with pytest.raises(ZeroDivisionError):
+        context.step("one", lambda: 1 / 0)
+    context.step("one", lambda: 2)
+
+    assert sink.steps == [("one#2", 2)]
+
+
+def test_two_running_steps_with_the_same_name_are_refused(
+    context: Context, sink: RecordingSink
+) -> None:
+    async def task() -> list[Any]:
+        steps = [context.astep("one", lambda n=n: later(n)) for n in (1, 2)]
+        return await asyncio.gather(*steps, return_exceptions=True)
+
+    first, second = asyncio.run(task())
+
+    assert (first, sink.steps) == (1, [("one", 1)])
+    assert isinstance(second, StepNameTaken)
+    assert str(second) == (
+        "two steps called 'one' are running at once; give each a name of its own,"
+        " such as f'one-{page}'"
+    )
+    with pytest.raises(StepNameTaken):
+        context.step("outer", lambda: context.step("outer", lambda: 1))
+
+
+def test_a_name_that_looks_like_a_number_of_another_is_refused(context: Context) -> None:
+    with pytest.raises(ValueError, match=r"must not end in .*: 'fetch#2'"):
+        context.step("fetch#2", lambda: 1)
 
 
 def test_a_step_returns_its_result_as_a_later_attempt_gets_it(context: Context) -> None:
@@ -144,9 +191,9 @@ def test_async_work_is_a_step_too(context: Context, sink: RecordingSink) -> None
             await context.astep("kept", lambda: later("again")),
         ]
 
-    assert asyncio.run(task()) == [[1, 2], [1, 2], [1]]
-    assert sink.steps == [("one", [1, 2])]
-    assert sink.sent_of_kind("activity") == [{"activity": "step_running", "step": "one"}]
+    assert asyncio.run(task()) == [[1, 2], "again", [1]]
+    assert sink.steps == [("one", [1, 2]), ("one#2", "again")]
+    assert [sent["step"] for sent in sink.sent_of_kind("activity")] == ["one", "one#2"]
 
 
 def test_plain_work_in_an_async_step_is_refused_with_advice(context: Context) -> None:

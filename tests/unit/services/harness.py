@@ -38,6 +38,7 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.message_source import MessageTaskSource
 from longshore.services.operator_commands import OperatorCommands
+from longshore.services.retention import JobRetention
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import AcceptedTasks, Producer
 from longshore.services.sweeper import Sweeper
@@ -185,7 +186,10 @@ class ServiceHarness:
             "dead_letters": self.dead_letters,
             "budget_operations": self.budget_operations,
             "finish_intent": self.finish_intent,
+            "retention": JobRetention(backend=self.backend, keep_for=timedelta(0)),
             "worker_registry": self.worker_registry,
+            "tenant": TENANT,
+            "app": "tests",
             **fields,
         }
         return Sweeper(**options)
@@ -269,7 +273,9 @@ class ServiceHarness:
             sending.add_done_callback(lambda sent: on_answer(sent.result()))
 
         context = self.worker_context()
-        attempts = Attempts(context, units=1, post=post, on_change=lambda: None)
+        attempts = Attempts(
+            context, units=1, post=post, on_change=lambda: None, on_broken=lambda error: None
+        )
         attempts.add(ClaimedTask(row, row.updated_at), self.clock.elapsed())
         await attempts.wait_until_empty()
 

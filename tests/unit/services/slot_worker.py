@@ -85,8 +85,9 @@ async def put_definitions(harness: ServiceHarness, **changes: Any) -> None:
     """Two definitions of functions, ``pooled`` and ``forked``."""
     for tenant in (TENANT, "other"):
         for name, isolation in (("pooled", POOL), ("forked", FORK)):
+            fields = {"overridable": ("function",), **changes}
             definition = Definition(
-                name=name, runner=RunnerKind.PYTHON, isolation=isolation, **changes
+                name=name, runner=RunnerKind.PYTHON, isolation=isolation, **fields
             )
             await harness.backend.definitions.put(tenant, definition)
 

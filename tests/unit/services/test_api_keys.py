@@ -14,7 +14,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.configuration import Keys
 from longshore.services import api_keys as module
 from longshore.services import reads
-from longshore.services.api_keys import ApiKeys
+from longshore.services.api_keys import ApiKeys, TooManyFailedKeys
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services import virtual_time
 from tests.unit.services.harness import APP, BACKENDS, TENANT, open_backend, scenario
@@ -274,3 +274,101 @@ async def test_each_key_has_its_own_rate_and_quiet_ones_are_forgotten(
         await virtual_time.advance(backend.clock, timedelta(seconds=10))
         assert access.rate_limit(keys[3]) is None
         assert list(access._free_at) == [keys[3].id]
+
+
+async def refused_keys(
+    access: ApiKeys, count: int, *, address: str = "192.0.2.1", prefix: str = "lsk_wrong"
+) -> list[timedelta]:
+    """Try unknown keys; the wait of each that was not looked up."""
+    waits = []
+    for number in range(count):
+        try:
+            assert await access.authenticate_from(address, f"{prefix}{number}") is None
+        except TooManyFailedKeys as failed:
+            waits.append(failed.wait)
+    return waits
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_an_address_may_try_few_unknown_keys_and_others_are_not_concerned(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        access = make_api_keys(backend)
+        record, text = await access.create(TENANT, name="ci", scopes=[ApiScope.READ], by="ann")
+        assert await access.authenticate_from("192.0.2.1", text) == record
+        _, late = await access.create(TENANT, name="late", scopes=[ApiScope.READ], by="ann")
+
+        waits = await refused_keys(access, 25)
+
+        assert len(waits) == 5
+        assert all(timedelta(0) < wait <= timedelta(seconds=1) for wait in waits)
+        assert await access.authenticate_from("192.0.2.1", text) == record
+        with pytest.raises(TooManyFailedKeys):
+            await access.authenticate_from("192.0.2.1", late)
+        assert await access.authenticate_from("192.0.2.2", late) is not None
+        assert await access.authenticate_from("192.0.2.1", late) is not None
+
+
+@scenario
+async def test_a_revoked_key_counts_as_unknown_and_an_outage_as_nothing(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        access = make_api_keys(backend)
+        record, text = await access.create(TENANT, name="ci", scopes=[ApiScope.READ], by="ann")
+        for _ in range(30):
+            away = replace(access, backend=broken(backend, "keys", "find"))
+            with pytest.raises(BackendUnavailable):
+                await away.authenticate_from("192.0.2.1", text)
+        assert await access.authenticate_from("192.0.2.1", text) == record
+        await access.revoke(TENANT, record.id, by="ann")
+
+        for _ in range(20):
+            assert await access.authenticate_from("192.0.2.1", text) is None
+        with pytest.raises(TooManyFailedKeys):
+            await access.authenticate_from("192.0.2.1", text)
+
+
+@scenario
+async def test_a_network_of_ipv6_counts_as_one_address(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        access = make_api_keys(backend)
+        for number in range(20):
+            await refused_keys(access, 1, address=f"2001:db8::{number:x}")
+
+        assert len(await refused_keys(access, 1, address="2001:db8::ffff")) == 1
+        assert await refused_keys(access, 1, address="2001:db8:0:1::1") == []
+        for number in range(20):
+            await refused_keys(access, 1, address=f"::ffff:192.0.2.{number}")
+        assert await refused_keys(access, 1, address="::ffff:192.0.2.99") == []
+
+
+@scenario
+async def test_unknown_keys_are_logged_once_a_minute_without_the_keys(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        access = make_api_keys(backend)
+        await refused_keys(access, 30)
+        access._log_failures_at = timedelta(0)  # a minute later
+        await refused_keys(access, 1)
+
+    records = [record for record in caplog.records if record.message == "api.keys_refused"]
+    assert [vars(record)["failures"] for record in records] == [1, 30]
+    assert {vars(record)["address"] for record in records} == {"192.0.2.1"}
+    assert "lsk_wrong" not in str([vars(record) for record in records])
+
+
+@scenario
+async def test_what_is_remembered_of_unknown_keys_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CALLER_LIMIT", 10)
+    async with open_backend("memory", tmp_path) as backend:
+        access = make_api_keys(backend)
+        for number in range(50):
+            await refused_keys(access, 1, address=f"198.51.100.{number}")
+            _, text = await access.create(TENANT, name="ci", scopes=[ApiScope.READ], by="ann")
+            await access.authenticate_from("192.0.2.1", text)
+
+    assert (len(access._failures), len(access._seen)) == (10, 10)

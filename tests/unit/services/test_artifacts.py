@@ -356,3 +356,24 @@ async def test_files_are_kept_also_when_there_is_no_thread_to_be_had(
 
     assert await store(blobs, folder) is None
     assert await stored(blobs) == ["artifacts/a"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can give files away")
+@scenario
+async def test_of_a_task_of_another_user_only_files_of_that_user_are_kept(
+    blobs: BlobStore, folder: Path, tmp_path: Path
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.write_text("not for tasks")
+    write(folder, "artifacts/own", "artifacts/large", text="x" * 300_000)
+    # The kernel usually prevents a task from making this link.
+    os.link(hidden, folder / "artifacts" / "hard")
+    os.mkfifo(folder / "artifacts" / "pipe")
+    for path in (folder / "artifacts" / "own", folder / "artifacts" / "large", folder):
+        os.chown(path, 64_001, 64_001)
+
+    note = await store(blobs, folder)
+
+    assert await stored(blobs) == ["artifacts/large", "artifacts/own"]
+    assert note is not None
+    assert "artifacts/hard (cannot be read: it is no file of the task)" in note

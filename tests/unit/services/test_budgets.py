@@ -1,16 +1,19 @@
 """Operators read the budget of a task and add to it, and the task resumes."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from longshore.core.api_keys import WorkLimits
 from longshore.core.budgets import NO_BUDGET, Budget, BudgetScope
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.types import Usage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.states import TaskState
-from longshore.errors import CommandRefused, NotFound, UsageError
+from longshore.errors import CommandRefused, NotAllowed, NotFound, UsageError
+from longshore.services.app import Application, Caller
 from longshore.services.budgets import BudgetStatus
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.agent_spending import ANN, DAY, MORE, agent_harness, park, submit, usd
@@ -117,7 +120,7 @@ async def test_the_budget_of_a_task_shows_its_limit_and_what_is_spent(tmp_path: 
 @pytest.mark.parametrize(
     "definition",
     [
-        Definition(name="own", runner=RunnerKind.COMMAND),
+        Definition(name="own", runner=RunnerKind.COMMAND, overridable=("argv",)),
         Definition(name="own", runner=RunnerKind.AGENT, options={"prompt": "x"}),
         Definition(name="own", runner=RunnerKind.AGENT, options={}),
     ],
@@ -161,3 +164,21 @@ async def test_an_empty_addition_or_one_without_a_request_id_is_refused(
         ):
             with pytest.raises(UsageError, match=message):
                 await adding
+
+
+@scenario
+async def test_a_limited_caller_does_not_continue_other_tasks_by_more_budget(
+    tmp_path: Path,
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        harness = await agent_harness(backend)
+        await submit(harness, budget={"usd": 1})
+        await park(harness, "a", BudgetScope.JOB)
+
+        for name, state in (("other", TaskState.PARKED), ("agent-task", TaskState.PENDING)):
+            limits = WorkLimits(definitions=frozenset({name}))
+            caller = Caller(tenant=TENANT, name="ann", limits=limits)
+            expected = pytest.raises(NotAllowed) if name == "other" else contextlib.nullcontext()
+            with expected:
+                await Application(harness, caller).add_budget(MORE, job_id(), request_id="more")
+            assert (await harness.task("a")).state is state

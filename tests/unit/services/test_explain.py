@@ -198,7 +198,9 @@ async def test_a_running_task_with_a_cancel_request(kind: str, tmp_path: Path) -
 async def test_a_result_in_review_holds_up_what_is_behind_it(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        reviewed = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
+        reviewed = Definition(
+            name="reviewed", runner=RunnerKind.COMMAND, overridable=("argv",), requires_review=True
+        )
         await backend.definitions.put(TENANT, reviewed)
         await harness.submit(make_task("a", name="reviewed"), make_task("b", "a"))
         row = await harness.complete(A)

@@ -4,16 +4,20 @@ import asyncio
 import logging
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from longshore.core import health
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.health import Health, HealthPolicy, HealthThresholds
 from longshore.core.tasks import commands as c
 from longshore.errors import BackendUnavailable
 from longshore.services import reads
+from longshore.services.app import Application, Caller
+from longshore.services.spill import DocumentStore
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.alert_recording import (
     MINUTE,
@@ -36,6 +40,32 @@ from tests.unit.services.harness import (
     task_id,
 )
 from tests.unit.services.port_wrappers import InterposedPort, record_calls
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_check_of_many_tasks_is_several_events_that_are_read_as_one(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_EVENT_TASKS", 2)
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        await harness.submit(*(make_task(key) for key in "abcde"))
+        for key in "abcde":
+            await claim_with_long_lease(harness, key)
+        services: Any = SimpleNamespace(backend=backend, documents=DocumentStore(backend.blobs))
+        application = Application(services, Caller(tenant=TENANT, name="ann"))
+        check = make_health_check(harness)
+        await check.check_tenant(TENANT)
+
+        report = await check.check_tenant(TENANT)
+
+        events = (await health_check_events(harness))[3:]
+        parts = [(p["part"], p["parts"], len(p["tasks"])) for p in map(properties_of, events)]
+        assert parts == [(1, 3, 2), (2, 3, 2), (3, 3, 1)]
+        assert {p["summary"]["totalProcessing"] for p in map(properties_of, events)} == {5}
+        last = await application.last_health_check()
+        assert [task.request_id for task in last.tasks] == [task.task_id for task in report.tasks]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -100,7 +130,9 @@ async def test_what_waits_is_due_is_reviewed_or_is_over_is_not_stuck(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        own = Definition(name="own", runner=RunnerKind.COMMAND, requires_review=True)
+        own = Definition(
+            name="own", runner=RunnerKind.COMMAND, overridable=("argv",), requires_review=True
+        )
         await backend.definitions.put(TENANT, own)
         tasks = [make_task("pending"), make_task("waiting", "pending"), make_task("done")]
         await harness.submit(*tasks, make_task("reviewed", name="own"), make_task("failed"))
@@ -183,7 +215,7 @@ async def test_a_definition_has_its_own_idea_of_health(kind: str, tmp_path: Path
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         own = HealthThresholds(longest_run=timedelta(days=1), healthy_within=40 * MINUTE)
-        slow = Definition(name="slow", runner=RunnerKind.COMMAND, health=own)
+        slow = Definition(name="slow", runner=RunnerKind.COMMAND, overridable=("argv",), health=own)
         await backend.definitions.put(TENANT, slow)
         await harness.submit(make_task("slow", name="slow"), make_task("usual"))
         for key in ("slow", "usual"):

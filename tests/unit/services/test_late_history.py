@@ -35,7 +35,9 @@ class LateEventLog:
 async def in_review(looks: int) -> tuple[ServiceHarness, OperatorCommands]:
     """A task whose first attempt is in review, and a reviewer to whom its history comes late."""
     backend = memory_backend(FakeClock())
-    own = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
+    own = Definition(
+        name="reviewed", runner=RunnerKind.COMMAND, overridable=("argv",), requires_review=True
+    )
     await backend.definitions.put(TENANT, own)
     harness = ServiceHarness(backend)
     await harness.submit(make_task(name="reviewed"))

@@ -31,7 +31,10 @@ async def in_review(backend: Backend, *behind: dict[str, Any]) -> ServiceHarness
     """A stage on which the first attempt of the task "a" is in review."""
     harness = ServiceHarness(backend)
     await backend.definitions.put(
-        TENANT, Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
+        TENANT,
+        Definition(
+            name="reviewed", runner=RunnerKind.COMMAND, overridable=("argv",), requires_review=True
+        ),
     )
     await harness.submit(make_task("a", name="reviewed"), *behind)
     await harness.complete(A, {"draft": 1})

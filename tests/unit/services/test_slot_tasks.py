@@ -15,12 +15,14 @@ import pytest
 
 from longshore.core.claims import Room
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
+from longshore.core.events.types import TaskHeartbeat
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.child_slots import SlotTask
 from longshore.ports.output import Stream
+from longshore.ports.runner import RunnerBroken
 from longshore.testing.flaky_port import FlakyPort
 from longshore.testing.simulated_slots import Behaviour, ChildCrash, SimulatedTask, TaskError
 from tests.unit.services.harness import (
@@ -620,7 +622,8 @@ async def test_a_task_that_takes_too_long_times_out(name: str, *, deaf: bool) ->
 async def test_a_short_timeout_is_noticed_while_a_task_with_a_long_one_runs() -> None:
     async with slot_worker() as worker:
         harness = worker.harness
-        definition = Definition(name="hasty", runner=RunnerKind.PYTHON, timeout=SECOND)
+        fields = {"timeout": SECOND, "overridable": ("function",)}
+        definition = Definition(name="hasty", runner=RunnerKind.PYTHON, **fields)
         await harness.backend.definitions.put(TENANT, definition)
         worker.behaviours |= {"a": HANGS, "b": HANGS}
         await harness.submit(call("a", name="forked"), call("b", name="hasty", delay=10))
@@ -949,6 +952,23 @@ async def test_tasks_are_released_while_no_slot_can_be_opened() -> None:
 
 
 @scenario
+async def test_a_worker_that_can_open_no_slot_any_more_ends_with_the_reason() -> None:
+    async with slot_worker() as worker:
+        harness = worker.harness
+        worker.open_errors += [BackendUnavailable("no process"), RunnerBroken("exit code 3")]
+        await harness.submit(call("a"))
+        running = harness.worker("w", context={"make_slots": worker.make_slots}).run()
+
+        with pytest.raises(RunnerBroken, match="exit code 3"):
+            await harness.advance_until_done(running)
+
+        released = (await harness.history("a"))[-1]
+        assert (released.type, released.body.reason) == ("Task Released", "exit code 3")
+        assert (await harness.task("a")).attempts_used == 0
+        assert harness.worker_registry.calls[-1] == ("deregister", "w")
+
+
+@scenario
 async def test_a_task_that_cannot_be_written_for_its_slot_is_released_and_runs_later() -> None:
     async with slot_worker() as worker:
         harness = worker.harness
@@ -1089,6 +1109,25 @@ async def test_a_worker_that_stops_finishes_what_has_begun_and_releases_the_rest
         assert (states["a"], states["b"], states["c"]) == (COMPLETED, PENDING, PENDING)
         assert worker.begun == ["a"]
         assert (await harness.task("b")).attempts_used == 0
+
+
+@BOTH
+@scenario
+async def test_the_heartbeats_of_a_slots_task_have_the_process_id_of_its_child(name: str) -> None:
+    async with slot_worker(timeout=MINUTE * 5) as worker:
+        harness = worker.harness
+        worker.behaviours["a"] = lasts(3 * LEASE.duration)
+        await harness.submit(call("a", name=name))
+        async with worker.at_work():
+            await harness.advance(2 * LEASE.duration)
+            process_id = worker.slots.process_id(0)
+            bodies = [event.body for event in await harness.history("a")]
+            await harness.advance(2 * LEASE.duration)
+
+    beats = [body for body in bodies if isinstance(body, TaskHeartbeat)]
+    assert beats
+    assert process_id
+    assert {beat.process_id for beat in beats} == {process_id}
 
 
 @BOTH

@@ -58,10 +58,33 @@ async def test_an_accepted_job_has_its_rows_its_event_and_a_message_for_each_roo
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
+async def test_the_app_of_a_job_is_in_its_events_and_those_of_all_its_tasks(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        producer = ServiceHarness(backend).producer
+        document = {"tasks": [make_task("a")], "app": "shop"}
+
+        job_id = (await producer.submit(TENANT, "of the shop", document)).job.id
+        await producer.add_tasks(TENANT, job_id, "more", {"tasks": [make_task("b")]})
+
+        entities = [f"JOB#{job_id}", f"TASK#{job_id}_a", f"TASK#{job_id}_b"]
+        apps = [[e.app for e in await backend.events.history(TENANT, name)] for name in entities]
+        assert apps == [["shop", "shop"], ["shop"], ["shop"]]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
 async def test_a_job_keeps_the_newest_version_of_its_definition(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        own = Definition(name="own", runner=RunnerKind.COMMAND, queue="slow", priority=Priority.LOW)
+        own = Definition(
+            name="own",
+            runner=RunnerKind.COMMAND,
+            overridable=("argv",),
+            queue="slow",
+            priority=Priority.LOW,
+        )
         await backend.definitions.put(TENANT, own)
         await backend.definitions.put(
             TENANT, Definition(name="own", runner=RunnerKind.PYTHON, queue="fast")
@@ -122,7 +145,9 @@ async def test_the_same_request_id_with_another_body_is_refused_and_changes_noth
 async def test_the_same_request_is_known_also_when_its_definition_is_gone(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
-        await backend.definitions.put(TENANT, Definition(name="own", runner=RunnerKind.COMMAND))
+        await backend.definitions.put(
+            TENANT, Definition(name="own", runner=RunnerKind.COMMAND, overridable=("argv",))
+        )
         await harness.submit(make_task(name="own"))
         await backend.definitions.delete(TENANT, "own")
 

@@ -194,7 +194,9 @@ async def test_a_job_accepted_under_a_higher_limit_is_finished_under_a_lower_one
 async def test_a_submit_is_finished_with_the_definitions_it_began_with(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
-        own = Definition(name="own", runner=RunnerKind.COMMAND, queue="first")
+        own = Definition(
+            name="own", runner=RunnerKind.COMMAND, overridable=("argv",), queue="first"
+        )
         await backend.definitions.put(TENANT, own)
         tasks = [make_task(key, name="own") for key in "abcd"]
         with pytest.raises(Crash):

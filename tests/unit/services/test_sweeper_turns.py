@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from longshore.core.events.codec import properties_of
 from longshore.core.tasks.states import TaskState
 from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.services.sweeper import Repairs
@@ -19,6 +20,7 @@ from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
+    TENANT,
     WITH_QUEUE,
     ServiceHarness,
     make_task,
@@ -97,16 +99,39 @@ async def test_if_the_process_with_the_role_hangs_the_others_sweep(
     tmp_path: Path,
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
-        harness = ServiceHarness(backend, worker_registry=FakeWorkerRegistry(leading=False))
-        await harness.submit(make_task())
-        await harness.claim(task_id("a"))
+        watched, calls = record_calls(backend)
+        harness = ServiceHarness(watched, worker_registry=FakeWorkerRegistry(leading=False))
         with sweeping(harness):
             await harness.advance(5 * MINUTE - SECOND)
-            early = (await harness.task("a")).state
+            early = calls.count(SWEEP)
             await harness.advance(2 * SECOND)
 
-        assert early is TaskState.PROCESSING
-        assert (await harness.task("a")).state is TaskState.PENDING
+        assert early == 0
+        assert calls.count(SWEEP) == 1
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_process_without_the_role_ends_a_lease_as_soon_as_it_is_over(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend, worker_registry=FakeWorkerRegistry(leading=False))
+        await harness.submit(make_task("a"), make_task("b"))
+        with sweeping(harness):
+            await harness.advance(SECOND)  # it has looked, and found no lease
+            await harness.claim(task_id("a"))
+            await harness.advance(10 * SECOND)
+            await harness.claim(task_id("b"))
+            await harness.advance(TAKEN_OVER_AFTER - 11 * SECOND)
+            early = await harness.states()
+            await harness.advance(SECOND)
+            over = await harness.states()
+            await harness.advance(10 * SECOND)
+
+        assert early == {"a": TaskState.PROCESSING, "b": TaskState.PROCESSING}
+        assert over == {"a": TaskState.PENDING, "b": TaskState.PROCESSING}
+        assert await harness.states() == {"a": TaskState.PENDING, "b": TaskState.PENDING}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -170,6 +195,28 @@ async def test_a_backlog_is_enqueued_again_with_pauses_that_double(
 
 @pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
+async def test_after_an_outage_of_the_queue_the_next_sweep_enqueues(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        queue = FlakyPort(backend.queue, "send", times=None)
+        harness = ServiceHarness(backend).with_ports(queue=queue)
+        await harness.submit(make_task())
+        for _ in range(100):
+            harness.clock.advance(MINUTE + SECOND)
+            during = await harness.sweeper.sweep()
+        queue.recover()
+        harness.clock.advance(SECOND)
+
+        repairs = await harness.sweeper.sweep()
+
+        assert during == Repairs()
+        assert repairs == Repairs(reenqueued=1)
+        assert len(await harness.messages()) == 1
+
+
+@pytest.mark.parametrize("kind", WITH_QUEUE)
+@scenario
 async def test_a_task_that_is_due_again_is_enqueued_as_soon_as_the_first_time(
     kind: str,
     tmp_path: Path,
@@ -224,6 +271,32 @@ async def test_repairs_are_logged_by_kind(
         (record,) = [item for item in caplog.records if item.getMessage() == "sweep.repaired"]
         assert (record.leases_ended, record.reenqueued) == (2, 1)
         assert not hasattr(record, "dependents_notified")
+
+
+@pytest.mark.parametrize("kind", WITH_QUEUE)
+@scenario
+async def test_a_sweep_with_repairs_is_an_event_and_one_without_is_none(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        await harness.submit(make_task("a"), make_task("b"), make_task("c"))
+        for key in "ab":
+            await harness.claim(task_id(key))
+        await lose_messages(harness)
+        harness.clock.advance(TAKEN_OVER_AFTER + MINUTE)
+
+        await harness.sweeper.sweep()
+        await harness.sweeper.sweep()
+
+        (event,) = await backend.events.history(TENANT, "SYSTEM#sweeper")
+        assert event.context.origin == "sweeper"
+        assert properties_of(event) == {
+            "by": "sweeper",
+            "action": "sweep.repaired",
+            "subject": "sweeper",
+            "detail": "leases_ended 2, reenqueued 1",
+        }
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -116,7 +116,9 @@ async def test_a_task_whose_definition_is_lost_fails_with_a_reason(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        await backend.definitions.put(TENANT, Definition(name="own", runner=RunnerKind.COMMAND))
+        await backend.definitions.put(
+            TENANT, Definition(name="own", runner=RunnerKind.COMMAND, overridable=("argv",))
+        )
         await harness.submit(make_task(name="own"))
         empty = memory_backend(harness.clock).definitions
 
@@ -136,7 +138,9 @@ async def test_a_task_runs_by_the_version_of_its_definition_that_was_there_when_
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        first = Definition(name="own", runner=RunnerKind.COMMAND, timeout=MINUTE)
+        first = Definition(
+            name="own", runner=RunnerKind.COMMAND, overridable=("argv",), timeout=MINUTE
+        )
         await backend.definitions.put(TENANT, first)
         await harness.submit(make_task(name="own"), request_id="before")
         await backend.definitions.put(TENANT, replace(first, timeout=2 * MINUTE))

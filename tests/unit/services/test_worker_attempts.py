@@ -275,7 +275,11 @@ async def test_a_definition_has_its_own_timeout_and_may_ask_for_another_try(
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         slow = Definition(
-            name="slow", runner=RunnerKind.COMMAND, timeout=MINUTE, retry_on_timeout=True
+            name="slow",
+            runner=RunnerKind.COMMAND,
+            overridable=("argv",),
+            timeout=MINUTE,
+            retry_on_timeout=True,
         )
         await backend.definitions.put(TENANT, slow)
         harness.runner.set_scripts("a", HANGS, Script())

@@ -415,7 +415,9 @@ async def test_no_child_is_started_when_the_lease_ran_out_on_the_way_to_it(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
-        await backend.definitions.put(TENANT, Definition(name="own", runner=RunnerKind.COMMAND))
+        await backend.definitions.put(
+            TENANT, Definition(name="own", runner=RunnerKind.COMMAND, overridable=("argv",))
+        )
         await harness.submit(make_task(name="own"))
 
         async def stand_still() -> None:

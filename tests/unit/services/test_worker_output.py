@@ -127,7 +127,7 @@ async def test_a_log_that_stays_down_costs_no_outcome_and_less_output_is_named(
         assert covered(await stored(harness, task_id("a"))) == [1]
 
 
-@pytest.mark.parametrize("leases", [1.0, 1.3, 1.6, 1.9])
+@pytest.mark.parametrize("leases", [1.0, 1.3, 1.6, 1.9, 2.3, 2.7])
 @pytest.mark.parametrize("kind", WITH_QUEUE)
 @scenario
 async def test_what_a_log_kept_without_an_answer_is_named_when_everything_is_back(

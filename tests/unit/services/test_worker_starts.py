@@ -8,6 +8,7 @@ import pytest
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
+from longshore.ports.runner import RunnerBroken
 from longshore.testing.fake_runner import Script
 from tests.unit.services.harness import (
     BACKENDS,
@@ -143,3 +144,24 @@ async def test_a_task_whose_lease_is_lost_in_the_pause_is_left_to_its_new_holder
 
             row = await harness.task("a")
             assert (row.lease, row.version) == (taken.lease, taken.version)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_worker_that_can_start_no_child_any_more_ends_with_the_reason(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        harness = ServiceHarness(backend)
+        broken = RunnerBroken("the fork server ended while it loaded tasks: exit code 3")
+        harness.runner.set_scripts("a", Script(start_error=broken))
+        await harness.submit(make_task("a", maxAttempts=1), make_task("b", "a"))
+
+        with pytest.raises(RunnerBroken, match="exit code 3"):
+            await harness.advance_until_done(harness.worker("w").run())
+
+        row = await harness.task("a")
+        released = (await harness.history("a"))[-1]
+        assert (row.state, row.attempt, row.attempts_used) == (TaskState.PENDING, 1, 0)
+        assert (released.type, released.body.reason) == ("Task Released", str(broken))
+        assert harness.worker_registry.calls[-1] == ("deregister", "w")

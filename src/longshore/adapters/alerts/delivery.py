@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 
-import httpx
+import httpx2
 
 from longshore.core.alerts import HealthNotice
 from longshore.core.undelivered import UndeliveredNotice
@@ -49,19 +49,19 @@ class DeliveryFailed(Exception):
     retry_after: timedelta | None = None
 
 
-# httpx logs every URL, and httpcore at level DEBUG the headers of answers: both may have a secret.
+# httpx2 logs every URL, and httpcore2 at level DEBUG the headers of answers: both may have secrets.
 _sending: ContextVar[bool] = ContextVar("sending", default=False)
-for _name in ("httpx", "httpcore.http11"):
+for _name in ("httpx2", "httpcore2.http11"):
     logging.getLogger(_name).addFilter(lambda _: not _sending.get())
 
 
 def _failure_of(status: int, retry_after: str | None, error_code: str) -> DeliveryFailed:
     """The failure that a status means; ``error_code`` is safe to print."""
-    if httpx.codes.is_redirect(status):
+    if httpx2.codes.is_redirect(status):
         # The target of a redirect would receive the alert and the credentials.
         return DeliveryFailed(f"it redirects ({status}), which is not followed", retryable=False)
     reason = f"it answered {error_code} ({status})" if error_code else f"it answered {status}"
-    retryable = status in _RETRYABLE_STATUSES or httpx.codes.is_server_error(status)
+    retryable = status in _RETRYABLE_STATUSES or httpx2.codes.is_server_error(status)
     wait = _parse_retry_after(retry_after) if retryable else None
     return DeliveryFailed(reason, retryable=retryable, retry_after=wait)
 
@@ -111,28 +111,33 @@ class HttpAlerts:
             # The event loop's clock, because this waits for a socket.
             async with asyncio.timeout(max(left, _MIN_TRY_S)):
                 response, text = await self._post(body)
-        except (TimeoutError, httpx.TimeoutException):
+        except (TimeoutError, httpx2.TimeoutException):
             raise DeliveryFailed("it did not answer in time", retryable=True) from None
-        except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.LocalProtocolError, ValueError):
+        except (
+            httpx2.UnsupportedProtocol,
+            httpx2.InvalidURL,
+            httpx2.LocalProtocolError,
+            ValueError,
+        ):
             raise DeliveryFailed("the request is not valid", retryable=False) from None
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             reason = f"it is unreachable ({type(error).__name__})"
             raise DeliveryFailed(reason, retryable=True) from None
         finally:
             _sending.reset(sending)
         code, status = self.error_in(text), response.status_code
-        if not httpx.codes.is_success(status):
+        if not httpx2.codes.is_success(status):
             raise _failure_of(status, response.headers.get("Retry-After"), code or "")
         if code is not None:
             reason = f"it answered {code or 'an unknown error'}"
             raise DeliveryFailed(reason, retryable=code in self.retryable_errors)
 
-    async def _post(self, body: bytes) -> tuple[httpx.Response, str]:
+    async def _post(self, body: bytes) -> tuple[httpx2.Response, str]:
         """The answer, and the beginning of its body."""
         received = bytearray()
         # Neither proxies nor .netrc.
         async with (
-            httpx.AsyncClient(trust_env=False) as client,
+            httpx2.AsyncClient(trust_env=False) as client,
             client.stream("POST", self.url, content=body, headers=self.headers(body)) as response,
         ):
             if self.read_bytes:

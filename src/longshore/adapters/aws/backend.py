@@ -20,6 +20,7 @@ from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.output_log import DynamoOutputLog
 from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
+from longshore.adapters.aws.retention import DynamoRetention
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
@@ -33,15 +34,16 @@ async def aws_backend(
     clock: Clock,
     *,
     shards: int = 4,
-    events_retention: timedelta | None = None,
-    output_retention: timedelta | None = timedelta(days=30),
+    other_events_retention: timedelta | None = None,
     event_indexes: Set[int] = DEFAULT_INDEXES,
 ) -> AsyncIterator[Backend]:
     """Everything of one installation; at the end what was taken from queues is given back.
 
     Args:
         shards: Of the index keys that many rows share; may grow, never shrink.
+        other_events_retention: How long events without a job are kept; None: forever.
     """
+    ledger, blobs = DynamoLedger(aws, names, clock, shards=shards), S3BlobStore(aws, names)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(aws.close)
         bus, queue = EventBridgeBus(aws, names, clock), SqsTaskQueue(aws, names, clock)
@@ -50,19 +52,20 @@ async def aws_backend(
         yield Backend(
             name="aws",
             clock=clock,
-            ledger=DynamoLedger(aws, names, clock, shards=shards),
+            ledger=ledger,
             queue=queue,
             queue_controls=DynamoQueueControls(aws, names, clock),
             events=DynamoEventLog(
                 *(aws, names, clock, bus),
-                retention=events_retention,
+                retention=other_events_retention,
                 indexes=event_indexes,
             ),
             bus=bus,
-            output=DynamoOutputLog(aws, names, clock, retention=output_retention),
-            blobs=S3BlobStore(aws, names),
+            output=DynamoOutputLog(aws, names, clock),
+            blobs=blobs,
             definitions=DynamoDefinitions(aws, names),
             keys=DynamoApiKeys(aws, names),
             budgets=DynamoBudgets(aws, names),
+            retention=DynamoRetention(aws, names, clock, ledger, blobs, shards=shards),
             idle_poll_limit=_IDLE_POLL,
         )

@@ -14,7 +14,7 @@ call        requests
 ``get``     1, and 1 for each time the connection breaks
 ``stream``  as ``get``
 ``size``    1
-``delete``  2, 1 if there is none
+``delete``  2, 1 if there is none; 1 for many
 ``keys``    1 for each 1,000
 ``url``     none
 ==========  ==========================================================
@@ -28,7 +28,7 @@ it S3 answers "denied" for a missing blob.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -132,6 +132,17 @@ class S3BlobStore:
             return False
         await retry_unknown_outcome(lambda: self._call("delete_object", alters=True, Key=key))
         return True
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """Delete up to a thousand blobs, whether they exist or not."""
+        if not keys:
+            return
+        objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        answer = await retry_unknown_outcome(
+            lambda: self._call("delete_objects", alters=True, Delete=objects)
+        )
+        if errors := answer.get("Errors"):
+            raise BackendUnavailable(f"s3.delete_objects: {errors[0].get('Code')}")
 
     async def list_keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         keys: list[str] = []

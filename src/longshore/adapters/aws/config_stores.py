@@ -10,7 +10,7 @@ import asyncio
 
 # The ports have a method ``list``, which hides the type inside their classes.
 from builtins import list as List  # noqa: N812
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -45,6 +45,7 @@ DEFINITION_LIMIT_BYTES = 390_000
 _CONFLICT_ATTEMPTS = 10
 _POLL_INTERVAL_S = 1.0
 _PAUSED_KIND = kind_of("paused")
+_TENANTS_KIND = kind_of("key-tenants")
 _HOLD_PREFIX = "held#"  # before the name of a queue; no queue name contains it
 
 
@@ -155,9 +156,10 @@ class DynamoApiKeys:
     A record is stored under its hash, so that keys are spread over the table and each is found by
     one consistent read: every process sees a revocation at once, because none caches. Two more
     items never change: one under the id, which makes ids unique and refers to the record, and one
-    among the tenant's keys, by age. All three are written in one transaction.
+    among the tenant's keys, by age. All three are written in one transaction, after the name of the
+    tenant among those that have keys.
 
-    Requests and units: ``find`` 1 read; ``add`` 1 request, 6 writes; ``list`` 1 read for each key
+    Requests and units: ``find`` 1 read; ``add`` 2 requests, 7 writes; ``list`` 1 read for each key
     and for each 4 KB; ``revoke`` 1 read, 1 write.
     """
 
@@ -165,6 +167,9 @@ class DynamoApiKeys:
         self._config_table = Table(aws, names.config)
 
     async def add(self, record: KeyRecord) -> None:
+        # Not in the transaction: adds of one tenant would collide.
+        tenant = record.tenant
+        await self._config_table.put(config_key(_TENANTS_KIND, tenant) | {"tenant": tenant})
         requests = [
             self._config_table.put_request(item, condition=NOT_EXISTS)
             for item in _key_items(record)
@@ -192,6 +197,10 @@ class DynamoApiKeys:
         hashes = [item["hash"] async for item in references]
         records = await asyncio.gather(*(self.find(key_hash) for key_hash in hashes))
         return [record for record in records if record is not None]
+
+    async def tenants(self) -> Sequence[str]:
+        items = self._config_table.query(Query(partition=("kind", _TENANTS_KIND)))
+        return [item["tenant"] async for item in items]
 
     async def revoke(self, tenant: str, key_id: str, *, now: datetime) -> bool:
         existing = await self._config_table.get(config_key(kind_of("key-id", key_id)))

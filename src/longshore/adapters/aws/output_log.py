@@ -12,7 +12,8 @@ stored when the rest fails; a marker then replaces the rest.
 **Lost answers.** Every call can be repeated. An append that had happened finds its own segments and
 drops their entries; one that arrives late is refused if its segment exists.
 
-**Cost.** Append: one request per segment and 1 write unit per KB, compressed. Read: 1 request from
+**Cost.** Append: one request per segment and 1 write unit per KB, compressed, and in five minutes
+1 read unit for each task, to know whether its job was removed. Read: 1 request from
 the start or from where this process has read, otherwise 2; 1 read unit for each 4 KB of segments,
 consistently. Wait: nothing for output that this process knows; otherwise a poll at once and then
 every half second, ½ to 1 read unit each; readers that follow a task share their waits. A partition
@@ -34,6 +35,7 @@ from weakref import WeakValueDictionary
 
 from longshore.adapters.aws.attributes import Item
 from longshore.adapters.aws.client import AwsClient
+from longshore.adapters.aws.ledger.items import is_tombstone, key_of
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.tables import Query, Table
 from longshore.adapters.shared.output_codec import (
@@ -45,6 +47,7 @@ from longshore.adapters.shared.output_codec import (
     runs_of,
     unpack,
 )
+from longshore.core.ids import split_task_id
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.ports.clock import Clock
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
@@ -56,6 +59,7 @@ _LAST_POSITION = OutputPosition(MAX_SEQUENCE, MAX_SEQUENCE)
 _SEGMENT_BYTES = 352 * 1024  # DynamoDB takes 400 KB
 _FIRST_PAGE, _GROWTH = 2, 4  # segments: a short read should not pay for a megabyte
 _POLL_INTERVAL = timedelta(milliseconds=500)
+_JOB_FOUND_FOR_S = 300
 _NO_TIME = timedelta(0)
 _SEGMENTS_CACHED = 32
 _TASKS_CACHED = 4096
@@ -99,6 +103,7 @@ class _TaskState:
     end: OutputPosition = OUTPUT_START  # the end of a segment; there may be more
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # set once, then replaced
     polled_at_s: float = -math.inf  # on the clock of the event loop
+    job_found_at_s: float = -math.inf
 
     def advance(self, end: OutputPosition) -> None:
         """A segment ends here: wake all waiters if that is new."""
@@ -109,14 +114,12 @@ class _TaskState:
 
 
 class DynamoOutputLog:
-    """See ``ports.output.OutputLog``. The table expires entries after ``retention``."""
+    """See ``ports.output.OutputLog``."""
 
-    def __init__(
-        self, aws: AwsClient, names: Names, clock: Clock, *, retention: timedelta | None = None
-    ) -> None:
+    def __init__(self, aws: AwsClient, names: Names, clock: Clock) -> None:
         self._table = Table(aws, names.output)
+        self._ledger_table = Table(aws, names.ledger)
         self._clock = clock
-        self._retention = retention
         # By task. The states also of tasks that have not been used for long, as long as a caller
         # waits for their output.
         self._states: WeakValueDictionary[str, _TaskState] = WeakValueDictionary()
@@ -131,6 +134,8 @@ class DynamoOutputLog:
     # Appending ----------------------------------------------------------------------------------
 
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
+        if await self._is_removed(task_id):
+            return
         for run in runs_of(chunks):
             if run[0].sequence < 1 or last_sequence_of(run[-1]) > MAX_SEQUENCE:
                 raise UsageError(f"output sequences count from 1 to {MAX_SEQUENCE}")
@@ -140,6 +145,21 @@ class DynamoOutputLog:
                 self._state_of(task_id).advance(stored.end)
                 left = entries_after(left, stored.last)
 
+    async def _is_removed(self, task_id: str) -> bool:
+        """Whether the task's job was removed, when it was last looked up.
+
+        Only a worker that was frozen since the job's end appends so late. What it appends before
+        the next look goes with the job's tombstone.
+        """
+        state = self._state_of(task_id)
+        if _now_s() - state.job_found_at_s < _JOB_FOUND_FOR_S:
+            return False
+        item = await self._ledger_table.get(key_of(split_task_id(task_id)[0]))
+        if item is not None and is_tombstone(item):
+            return True
+        state.job_found_at_s = _now_s()
+        return False
+
     async def _put(self, task_id: str, segment: _Segment) -> _Segment:
         """Store a segment. Returns it, or the existing one that starts with it."""
         item: Item = {
@@ -148,9 +168,6 @@ class DynamoOutputLog:
             "last": segment.last,
             "data": segment.data,
         }
-        if self._retention is not None:
-            expires_at = self._clock.now() + self._retention
-            item["ttl"] = int(expires_at.timestamp())
         existing = await self._table.put(item, condition="attribute_not_exists(#position)")
         return segment if existing is None else _Segment.of_item(existing)
 
@@ -204,7 +221,7 @@ class DynamoOutputLog:
 
         A query is not a snapshot: it may miss a segment that is stored while it runs, and return
         the next one. The hole between segments reveals that, and the page is read again. If the
-        hole is still there, the table has expired the segment.
+        hole is still there, the job is being removed.
         """
         count, expired = _FIRST_PAGE, None
         while True:

@@ -46,6 +46,7 @@ class Query:
     descending: bool = False
     consistent: bool = True  # only of a table; an index never is
     page_size: int | None = None
+    fields: tuple[str, ...] = ()  # the attributes to return; none: all
 
     def parameters(self) -> dict[str, Any]:
         """The parameters of the request."""
@@ -54,14 +55,16 @@ class Query:
         if self.sort:
             condition += f" AND #{self.sort} BETWEEN :low AND :high"
             values |= {":low": self.low, ":high": self.high}
+        fields = ", ".join(f"#{name}" for name in self.fields)
         optional = {
+            "ProjectionExpression": fields,
             "FilterExpression": self.where,
             "IndexName": self.index,
             "Limit": self.page_size,
         }
         return {
             "KeyConditionExpression": condition,
-            "ExpressionAttributeNames": _attribute_names(condition, self.where),
+            "ExpressionAttributeNames": _attribute_names(condition, self.where, fields),
             "ExpressionAttributeValues": encode_item({**values, **self.values}),
             "ScanIndexForward": not self.descending,
             "ConsistentRead": self.consistent and self.index is None,
@@ -126,6 +129,11 @@ class Table:
     ) -> Item | None:
         """Set attributes. Returns None, or the existing item (perhaps empty) if refused."""
         return await self._repeat("update_item", self.update_request(key, attributes, **options))
+
+    async def delete(self, key: Item, **options: Unpack[WriteOptions]) -> Item | None:
+        """Delete an item. Returns None, or the existing item (perhaps empty) if refused."""
+        request = self._request(options, {}, Key=encode_item(key))
+        return await self._repeat("delete_item", request)
 
     async def _repeat(self, operation: str, request: dict[str, Any]) -> Item | None:
         try:

@@ -17,6 +17,7 @@ from longshore.adapters.sqlite.database import Database, SqliteOptions
 from longshore.adapters.sqlite.events import SqliteEventLog
 from longshore.adapters.sqlite.ledger import SqliteLedger
 from longshore.adapters.sqlite.output import SqliteOutputLog
+from longshore.adapters.sqlite.retention import SqliteRetention
 from longshore.adapters.sqlite.task_source import SqliteTaskSource
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
@@ -41,6 +42,8 @@ async def sqlite_backend(
             definitions=SqliteDefinitions(database),
             keys=SqliteKeys(database),
             budgets=SqliteBudgets(database),
+            retention=SqliteRetention(database),
+            prove_write=database.prove_write,
             blocking=True,
         )
     finally:

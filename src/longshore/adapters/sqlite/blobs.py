@@ -17,6 +17,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from longshore.adapters.shared.failpoints import reach
+from longshore.adapters.sqlite.blob_files import (
+    FILE_MODE,
+    FOLDER_MODE,
+    file_path,
+    remove_file,
+)
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.rows import StoreReader
 from longshore.adapters.sqlite.store_file import sync_folder
@@ -28,8 +34,6 @@ INLINE_LIMIT_BYTES = 64 * 1024
 _BLOB = "SELECT file, data FROM blobs WHERE key = ?"
 _FILE_OF_BLOB = "SELECT file FROM blobs WHERE key = ?"
 _CHUNK_BYTES = 256 * 1024
-_FOLDER_MODE = 0o700
-_FILE_MODE = 0o600
 
 ResultT = TypeVar("ResultT")
 
@@ -123,13 +127,12 @@ class SqliteBlobStore:
         )
 
     def _path(self, file: str) -> Path:
-        return _file_path(self._database.folder, file)
+        return file_path(self._database.folder, file)
 
     def _remove(self, file: str | None) -> None:
         if file is not None:
             reach("blob.replaced")
-            self._path(file).unlink(missing_ok=True)
-            reach("blob.removed")
+            remove_file(self._database.folder, file)
 
 
 def read_blob(reader: StoreReader, folder: Path, key: str) -> bytes:
@@ -142,16 +145,12 @@ def read_blob(reader: StoreReader, folder: Path, key: str) -> bytes:
     if not matches:
         raise NotFound("blob", key)
     file, data = matches[0]
-    return bytes(data) if file is None else _file_path(folder, file).read_bytes()
-
-
-def _file_path(folder: Path, file: str) -> Path:
-    return folder / "blobs" / file[:2] / file
+    return bytes(data) if file is None else file_path(folder, file).read_bytes()
 
 
 def _create(draft: Path) -> BinaryIO:
-    draft.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-    file = os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "wb")
+    draft.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    file = os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")
     reach("blob.draft_opened")
     return file
 

@@ -7,7 +7,7 @@ after the hold has ended.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -151,6 +151,11 @@ class SqliteKeys:
             "SELECT body FROM api_keys WHERE tenant = ? ORDER BY created_us, id", (tenant,)
         )
         return [codec.key_from_json(body) for body in bodies]
+
+    async def tenants(self) -> Sequence[str]:
+        return await self._database.scan_column(
+            "SELECT DISTINCT tenant FROM api_keys ORDER BY tenant", ()
+        )
 
     async def revoke(self, tenant: str, key_id: str, *, now: datetime) -> bool:
         def work(transaction: StoreTransaction) -> bool:

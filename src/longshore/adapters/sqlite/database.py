@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -24,15 +26,21 @@ import apsw
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.shared.waiters import Waiters
 from longshore.adapters.sqlite import store_file
-from longshore.adapters.sqlite.errors import translate_error
+from longshore.adapters.sqlite.blob_files import create_lock
+from longshore.adapters.sqlite.errors import check_free_space, translate_error
 from longshore.adapters.sqlite.notifier import Notifier, Topic
 from longshore.adapters.sqlite.rows import Names, StoreReader
 from longshore.adapters.sqlite.store_file import Bindings, Row
+from longshore.adapters.sqlite.transaction import StoreTransaction
 from longshore.adapters.sqlite.write_lock import WriteLock
-from longshore.adapters.sqlite.writer import DatabaseWriter
+from longshore.adapters.sqlite.writer import DatabaseWriter, end_process
+from longshore.errors import BackendUnavailable
 from longshore.ports.clock import Clock, sleep_until_multiple
 
+logger = logging.getLogger(__name__)
+
 _FOLDER_MODE = 0o700
+_POLLS_PER_FILE_CHECK = 10  # most polls make no system call
 
 ResultT = TypeVar("ResultT")
 
@@ -60,11 +68,15 @@ class Database:
         try:
             with self.write_lock:
                 self.epoch = store_file.prepare(folder)
+            self.epoch_ends = store_file.epoch_ends(self.path)
         except BaseException:
             self.write_lock.close()
             raise
+        create_lock(folder)
+        self._file_id = _file_id(self.path)
         self.waiters = {topic: Waiters(clock, partial(self._before_wait, topic)) for topic in Topic}
         self._poll_interval = options.slow_poll
+        self._polls = 0
         self._polling: asyncio.Task[None] | None = None
         self._commits: int | None = None  # when the waiters were last woken by polling
         self.notifier = Notifier(folder, self.waiters)
@@ -75,10 +87,13 @@ class Database:
         self._scan_reader = StoreReader(scan_connection, self.names)
         self._reader_executor = ThreadPoolExecutor(1, thread_name_prefix="longshore-reader")
         self._writer = DatabaseWriter(
-            partial(store_file.connect, self.path),
+            self._connect,
             self.write_lock,
             self.notifier,
             self.names,
+            self._check_file,
+            folder,
+            schema=store_file.migrations()[-1][0],
             group_limit=options.group_limit,
             wal_pages=options.wal_pages,
         )
@@ -90,7 +105,7 @@ class Database:
         try:
             reader: StoreReader = self._of_thread.reader
         except AttributeError:
-            connection = store_file.connect(self.path, "query_only=ON")
+            connection = self._connect("query_only=ON")
             reader = self._of_thread.reader = StoreReader(connection, self.names)
             self._connections.add(connection)
         return reader
@@ -131,6 +146,17 @@ class Database:
         number = self.look(lambda reader: reader.find_name(text))
         return -1 if number is None else number
 
+    async def prove_write(self) -> None:
+        """See ``ports.backend.Backend.prove_write``."""
+        with contextlib.suppress(PermissionError):
+            if _file_id(self.path) != self._file_id:
+                raise BackendUnavailable(f"the data folder {self.folder} was removed or replaced")
+        await self.write(self._rewrite)
+
+    def _rewrite(self, transaction: StoreTransaction) -> None:
+        check_free_space(self.folder)
+        transaction.execute(store_file.TEST_WRITE)
+
     def _before_wait(self, topic: Topic) -> None:
         if self._polling is None and not self._closed:
             self._polling = asyncio.ensure_future(self._poll())
@@ -140,11 +166,25 @@ class Database:
         """Wake all waiters if the file was changed, in case a wake-up was lost."""
         while any(waiters.any_waiting for waiters in self.waiters.values()):
             await sleep_until_multiple(self.clock, self._poll_interval)
+            self._polls += 1
+            if self._polls % _POLLS_PER_FILE_CHECK == 0:
+                self._check_file()
             commits = self.notifier.commits
             if commits is None or commits != self._commits:
                 self._commits = commits
                 self.notifier.wake_local(Topic)
         self._polling = None
+
+    def _connect(self, *pragmas: str) -> apsw.Connection:
+        self._check_file()
+        return store_file.connect(self.path, *pragmas)
+
+    def _check_file(self) -> None:
+        """End the process if the file was removed: it would write to a file without a name."""
+        with contextlib.suppress(PermissionError):
+            if _file_id(self.path) != self._file_id:
+                logger.critical("sqlite.file_removed")
+                end_process(f"the data folder {self.folder} was removed or replaced")
 
     async def close(self) -> None:
         """Commit pending work and close the file. Later calls do nothing."""
@@ -162,3 +202,12 @@ class Database:
         self.notifier.close()
         self.write_lock.close()
         reach("store.closed")
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None if it does not exist."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import apsw
 
 from longshore.errors import (
@@ -24,6 +27,33 @@ _TRANSIENT = (
     apsw.ProtocolError,
     apsw.SchemaChangeError,
 )
+# SQLite says "disk I/O error" or "unable to open database file" too if the disk is full.
+_OF_FULL_DISK = (apsw.FullError, apsw.IOError, apsw.CantOpenError)
+_FULL_BELOW_BYTES = 1 << 20
+
+
+def text_of(error: BaseException, folder: Path) -> str:
+    """The text of an error of the store in ``folder``, or that its disk is full."""
+    if isinstance(error, _OF_FULL_DISK):
+        free = shutil.disk_usage(folder).free
+        if free < _FULL_BELOW_BYTES or isinstance(error, apsw.FullError):
+            return _full_text(folder, free)
+    return str(error)
+
+
+def check_free_space(folder: Path) -> None:
+    """Check that the disk is not full: a small write may succeed where a job finds no room.
+
+    Raises:
+        BackendUnavailable: it is.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < _FULL_BELOW_BYTES:
+        raise BackendUnavailable(_full_text(folder, free))
+
+
+def _full_text(folder: Path, free: int) -> str:
+    return f"disk full: {folder} has {free:,} bytes free"
 
 
 def translate_error(error: BaseException) -> BaseException:
@@ -37,16 +67,17 @@ def translate_error(error: BaseException) -> BaseException:
     return error
 
 
-def not_written(error: BaseException) -> BaseException:
+def not_written(error: BaseException, folder: Path) -> BaseException:
     """The error for a failure before the commit: nothing was written, and a retry may succeed."""
     if isinstance(error, _CORRUPT):
         return translate_error(error)
-    return _caused_by(error, BackendUnavailable(f"nothing was written: {error}"))
+    return _caused_by(error, BackendUnavailable(f"nothing was written: {text_of(error, folder)}"))
 
 
-def outcome_unknown(error: BaseException) -> BaseException:
+def outcome_unknown(error: BaseException, folder: Path) -> BaseException:
     """The error for a failure of the commit itself: it may have been written."""
-    message = "the commit failed; read the rows to see if it was written"
+    text = text_of(error, folder)
+    message = f"the commit failed ({text}); read the rows to see if it was written"
     return _caused_by(error, OutcomeUnknown(message))
 
 

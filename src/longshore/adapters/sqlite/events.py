@@ -2,8 +2,10 @@
 
 What an event says is in the history beside its row; the feed has the order of all events. There is
 one writing transaction at a time, and positions are assigned inside it. So they become visible in
-order, and a reader never sees an earlier position after a later one. A cursor is a position and the
-number of events at that position that were read.
+order, and a reader never sees an earlier position after a later one. A cursor is a position with
+its epoch, and the number of events at that position that were read. A position that a restore or
+a power loss has undone is after the end of its epoch: such a cursor is refused, because its reader
+has seen events that this store does not have.
 
 A page of events is found by an index, so that the length of the feed does not matter:
 
@@ -49,11 +51,13 @@ from longshore.core.events.event import Event, EventContext, NewEvent, next_even
 from longshore.core.events.types import EntityType
 from longshore.core.ids import split_task_id
 from longshore.core.pages import decode_cursor, encode_cursor
+from longshore.errors import CursorLost
 from longshore.ports.events import EventConditions, EventQueryResult
 
 NEAR_END_POSITIONS = 1_000
 """Within so many positions of the end, reading along the feed is faster than a job's histories."""
 _FEED_ROWS = 200  # that one read of the feed returns
+_ALL_EVENTS = 2**31  # more than a position has
 
 _OTHER_FIELDS = (
     "position, entity, sequence, tenant, app, type, at_ms, origin, source, worker_id, properties"
@@ -104,11 +108,15 @@ class FeedReader:
             return [numbered for numbered in events if query.matches(numbered[2])]
         if job_id is None:
             return self.along_feed(query, partial(self.rows_of_types, query))
-        last = self._reader.value("SELECT coalesce(max(position), 0) FROM feed")
-        near_end = last - query.after[0] <= NEAR_END_POSITIONS
+        near_end = self.last_position() - query.after[0] <= NEAR_END_POSITIONS
         return self.along_feed(
             query, self.rows_after if near_end else partial(self.rows_of_job, job_id)
         )
+
+    def last_position(self) -> int:
+        """The position of the last event; 0: there is none."""
+        position: int = self._reader.value("SELECT coalesce(max(position), 0) FROM feed")
+        return position
 
     def of_entity(self, tenant: str, entity: str) -> list[tuple[int, Event]]:
         """All events of an entity with their positions, by sequence."""
@@ -186,27 +194,14 @@ class FeedReader:
 
     def rows_of_job(self, job_id: str, position: int) -> list[FeedRow]:
         """Some rows of the feed after a position that have events of a job or its tasks."""
-        later = {item for item in self._positions_of_job(job_id) if item > position}
+        positions = positions_of_job(self._reader, self._reader.job_no(job_id))
+        later = {item for item in positions if item > position}
         sql = "SELECT entries FROM feed WHERE position = ?"
         page: list[FeedRow] = []
         for item in sorted(later)[:_FEED_ROWS]:
             existing = self._select(sql, (item,))
             page.append((item, feed_entries(existing[0][0]) if existing else ()))
         return page
-
-    def _positions_of_job(self, job_id: str) -> Iterator[int]:
-        """The positions of the events of a job and its tasks, in any order."""
-        job = self._reader.job_no(job_id)
-        first, end = job << NUMBER_BITS, job + 1 << NUMBER_BITS
-        for sql, values in (
-            ("SELECT history FROM jobs WHERE no = ?", (job,)),
-            ("SELECT history FROM tasks WHERE no >= ? AND no < ?", (first, end)),
-            ("SELECT body FROM history_segments WHERE entity = ?", (-job,)),
-            ("SELECT body FROM history_segments WHERE entity >= ? AND entity < ?", (first, end)),
-        ):
-            for (history,) in self._select(sql, values):
-                for record in unpack_records(history):
-                    yield record.position
 
     def rows_of_types(self, query: EventQuery, position: int) -> list[FeedRow]:
         """Some rows of the feed after a position, with all events of a tenant, type and app."""
@@ -229,11 +224,11 @@ class FeedReader:
         )
         # SQLite merges the ranges as it reads them, because the ORDER BY is that of the UNION.
         sql = (
-            f"SELECT f.position, f.entries FROM ({ranges} ORDER BY block LIMIT ?3) AS b"
+            f"SELECT f.position, f.entries FROM ({ranges} ORDER BY block) AS b"
             f" CROSS JOIN feed AS f ON f.position >= max(b.block << {bits}, ?2 + 1)"
-            f" AND f.position < b.block + 1 << {bits} ORDER BY b.block, f.position"
+            f" AND f.position < b.block + 1 << {bits} ORDER BY b.block, f.position LIMIT ?3"
         )
-        matches = self._select(sql, (owner, position, (_FEED_ROWS >> bits) + 1))
+        matches = self._select(sql, (owner, position, _FEED_ROWS))
         return [(row[0], feed_entries(row[1])) for row in matches]
 
     def _types_and_apps(self, tenant: int | None) -> list[tuple[int, int]]:
@@ -249,6 +244,20 @@ class FeedReader:
         while following := self._select(sql, (tenant, *(pairs[-1] if pairs else (-1, -1)))):
             pairs.append((following[0][0], following[0][1]))
         return pairs
+
+
+def positions_of_job(reader: StoreReader, job: int) -> Iterator[int]:
+    """The positions of the events of a job and its tasks, in any order."""
+    first, end = job << NUMBER_BITS, job + 1 << NUMBER_BITS
+    for sql, values in (
+        ("SELECT history FROM jobs WHERE no = ?", (job,)),
+        ("SELECT history FROM tasks WHERE no >= ? AND no < ?", (first, end)),
+        ("SELECT body FROM history_segments WHERE entity = ?", (-job,)),
+        ("SELECT body FROM history_segments WHERE entity >= ? AND entity < ?", (first, end)),
+    ):
+        for (history,) in reader.select(sql, values):
+            for record in unpack_records(history):
+                yield record.position
 
 
 def _numbered(events: list[tuple[int, Event]], after: tuple[int, int]) -> list[Numbered]:
@@ -312,12 +321,37 @@ class SqliteEventLog:
         cursor: str | None = None,
         **conditions: Unpack[EventConditions],
     ) -> EventQueryResult:
-        position, number = (0, 0) if cursor is None else decode_cursor("events", cursor, (int, int))
+        epoch, position, number = (None, 0, 0)
+        if cursor is not None:
+            epoch, position, number = decode_cursor("events", cursor, (int, int, int))
         query = EventQuery(tenant, conditions, (position, number), limit)
-        matches = await self._read(lambda feed: feed.query(query))
+
+        def read(feed: FeedReader) -> list[Numbered]:
+            if epoch is not None:
+                self._check_exists(feed.last_position(), epoch, position)
+            return feed.query(query)
+
+        matches = await self._read(read)
         page = matches[:limit]
-        cursors = tuple(encode_cursor("events", *numbered[:2]) for numbered in page)
+        cursors = tuple(self._cursor(position, number) for position, number, _ in page)
         return EventQueryResult(tuple(event for *_, event in page), cursors, len(matches) > limit)
+
+    def _cursor(self, position: int, number: int) -> str:
+        ended = [epoch for epoch, end in self._database.epoch_ends.items() if position <= end]
+        return encode_cursor("events", min(ended, default=self._database.epoch), position, number)
+
+    def _check_exists(self, last_position: int, epoch: int, position: int) -> None:
+        """Check that this store has, or had, the position of a cursor.
+
+        Raises:
+            CursorLost: it has not.
+        """
+        ends = self._database.epoch_ends | {self._database.epoch: last_position}
+        if epoch not in ends:
+            # Of a store from the same backup: where the two parted is not known.
+            raise CursorLost
+        if position > ends[epoch]:
+            raise CursorLost(encode_cursor("events", epoch, ends[epoch], _ALL_EVENTS))
 
     async def _read(self, read: Callable[[FeedReader], ResultT]) -> ResultT:
         folder = self._database.folder

@@ -1,4 +1,4 @@
-"""Inspects a data folder without opening the store: nothing is created or migrated.
+"""Inspects a data folder without opening the store: nothing is created, migrated or changed.
 
 For ``longshore doctor``, which must also work if the file is damaged, too new or missing.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,13 +16,17 @@ import apsw
 
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file
+from longshore.adapters.sqlite.errors import check_free_space, text_of
 from longshore.adapters.sqlite.store_file import rows
+from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.core.events.codec import from_ms
 from longshore.core.inspection import StoreFacts
 from longshore.core.queues import QueueDepth
+from longshore.errors import BackendUnavailable
 
 # Older versions, including that of many Python builds, can damage a WAL with two writers.
 MIN_SQLITE_VERSION = (3, 51, 3)
+_WRITE_TIMEOUT_S = 5.0
 _DEPTHS = (
     "SELECT n.text, count(*) FILTER (WHERE t.state = 1 AND t.due_us <= ?1), count(*) FILTER"
     " (WHERE t.state = 1 AND t.due_us > ?1 OR t.lease_ms IS NOT NULL), 0"
@@ -58,8 +63,10 @@ def inspect_store(folder: Path, *, now: datetime) -> StoreFacts:
     )
     try:
         return _inspect_file(facts, folder / store_file.FILE_NAME)
-    except apsw.Error as error:
+    except (apsw.CorruptError, apsw.NotADBError) as error:
         return replace(facts, damage=str(error))
+    except apsw.Error as error:  # such as a full disk, or no permission
+        return replace(facts, unreadable=str(error))
 
 
 def _inspect_file(facts: StoreFacts, path: Path) -> StoreFacts:
@@ -82,12 +89,42 @@ def _inspect_file(facts: StoreFacts, path: Path) -> StoreFacts:
             " UNION ALL SELECT max(updated_ms) FROM jobs WHERE sequence > 0"
             " UNION ALL SELECT max(at_ms) FROM other_events)",
         )
+        sql = "SELECT count(*), min(updated_ms) FROM jobs WHERE version > 0 AND state > 0"
+        ((ended, oldest_ms),) = rows(connection, sql)
         return replace(
             facts,
             schema=schema,
             queues=queues,
+            ended_jobs=ended,
+            oldest_end=None if oldest_ms is None else from_ms(oldest_ms),
             last_event_at=None if newest[0][0] is None else from_ms(newest[0][0]),
         )
+
+
+def prove_write(folder: Path) -> str | None:
+    """Write to the store as every process does, in its turn. Returns why that failed."""
+    answers: list[str | None] = []
+
+    def write() -> None:
+        try:
+            check_free_space(folder)
+            lock = WriteLock(folder)
+            with contextlib.closing(lock), lock:
+                path = folder / store_file.FILE_NAME
+                with contextlib.closing(store_file.connect(path)) as connection:
+                    connection.execute(f"BEGIN IMMEDIATE; {store_file.TEST_WRITE}; COMMIT")
+            answers.append(None)
+        except (apsw.Error, BackendUnavailable, OSError) as error:
+            answers.append(text_of(error, folder))
+
+    # Waiting for the lock cannot be interrupted: a process that was stopped may have it.
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    thread.join(_WRITE_TIMEOUT_S)
+    if not answers:
+        limit = f"{_WRITE_TIMEOUT_S:g} s"
+        return f"no write within {limit}: another process may have been stopped while it wrote"
+    return answers[0]
 
 
 def _size(folder: Path) -> int:

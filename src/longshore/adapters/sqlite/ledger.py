@@ -90,6 +90,7 @@ class SqliteLedger:
 
     _database: Database
     _wakeups_seen: dict[str, int] = field(default_factory=dict)  # wake-ups that each worker saw
+    _nothing_leased_at: int | None = None  # the commit after which no task was leased
 
     @property
     def epoch(self) -> int:
@@ -301,11 +302,16 @@ class SqliteLedger:
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
     ) -> list[tuple[str, Lease]]:
+        commits = self._database.notifier.commits
+        if commits is not None and commits == self._nothing_leased_at:
+            return []
         latest = to_ms(expired_by or self._database.clock.now() + _FAR_FUTURE)
         sql = f"{SELECT_TASK} WHERE t.lease_ms <= ? ORDER BY t.lease_ms, t.no LIMIT ?"
         leased = await self._database.scan_with(
             lambda reader: [reader.task_row(row) for row in reader.select(sql, (latest, limit))]
         )
+        if not leased and expired_by is None:
+            self._nothing_leased_at = commits  # an idle process looks again without reading
         return [
             (row.id, row.lease)
             for row in leased

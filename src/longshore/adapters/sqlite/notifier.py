@@ -176,6 +176,26 @@ class Notifier:
         self._page.close()
 
 
+def live_processes(folder: Path) -> list[str]:
+    """The processes that have the store in ``folder`` open: their ids, and names if known."""
+    processes = []
+    for path in sorted((folder / "wakeups").glob("[0-9]*-*")):
+        try:
+            # Fails if no process reads from the pipe: its owner has ended.
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno not in (errno.ENXIO, errno.ENOENT):
+                raise
+            continue
+        process_id = path.name.partition("-")[0]
+        try:
+            name = Path(f"/proc/{process_id}/comm").read_text().strip()
+        except OSError:  # of another container, or not on Linux
+            name = ""
+        processes.append(f"{process_id} ({name})" if name else process_id)
+    return processes
+
+
 def _map_page(path: Path) -> mmap.mmap:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PIPE_MODE)
     try:

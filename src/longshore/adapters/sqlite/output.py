@@ -14,7 +14,9 @@ from longshore.adapters.shared import codec
 from longshore.adapters.shared.output_codec import STREAM_NUMBERS, STREAMS
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.transaction import StoreTransaction
+from longshore.adapters.sqlite.rows import pack_job_id
+from longshore.adapters.sqlite.transaction import REMOVED, StoreTransaction
+from longshore.core.ids import split_task_id
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
 
 _INSERT = (
@@ -31,7 +33,11 @@ class SqliteOutputLog:
 
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
         def work(transaction: StoreTransaction) -> None:
-            task = transaction.task_no(task_id) or -transaction.number_of(task_id)
+            task = transaction.task_no(task_id)
+            if not task:
+                if transaction.value(REMOVED, (pack_job_id(split_task_id(task_id)[0]),)):
+                    return  # late output of a job that was removed
+                task = -transaction.number_of(task_id)
             values = [
                 (
                     *(task, chunk.attempt, chunk.sequence, codec.to_us(chunk.at)),

@@ -1,8 +1,13 @@
 """Opens the database file: checks it, migrates its schema, and counts the boots of the machine.
 
-A file that is damaged, of a newer version, or of another program is refused and not changed. The
-*epoch* counts the boots that this file has seen. After a power loss, claims that were not yet on
-disk are lost, and a fence that was issued by one of them must never be issued again.
+A file that is damaged, of a newer version, or of another program is refused and not changed. An
+older file is copied before it is migrated, and only while no other process has it open: a process
+of the older version would go on writing what the new schema does not expect.
+
+The *epoch* counts the boots that this file has seen. After a power loss, claims that were not yet
+on disk are lost, and a fence that was issued by one of them must never be issued again. The same
+holds for positions of the feed, so each epoch begins behind a gap, and where the epochs before it
+ended is recorded: a cursor from behind such an end names events that do not exist.
 """
 
 from __future__ import annotations
@@ -10,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +25,15 @@ from typing import Any
 import apsw
 
 from longshore.adapters.shared.failpoints import reach
-from longshore.errors import BackendRejected, BackendUnavailable, StoreCorrupt, StoreTooNew
+from longshore.adapters.sqlite.errors import text_of
+from longshore.adapters.sqlite.notifier import live_processes
+from longshore.errors import (
+    BackendRejected,
+    BackendUnavailable,
+    StoreCorrupt,
+    StoreInUse,
+    StoreTooNew,
+)
 
 APPLICATION_ID = 0x4C4E4753  # "LNGS"
 FILE_NAME = "longshore.db"
@@ -37,6 +51,12 @@ _SKIP_POSITIONS = (
     "INSERT INTO feed (position, entries) SELECT max(position) + (1 << 24), x'90' FROM feed"
     " HAVING max(position) IS NOT NULL"
 )
+
+_EPOCH_END = "epoch_end."  # and an epoch: the name of its last position in the table ``meta``
+_UPGRADES_FOLDER = "upgrades"
+_KEPT_COPIES = 2  # of files before a migration
+_COPY_PAGES = 4096  # in one step
+_MIN_FREE_BYTES = 16 << 20  # that a copy leaves
 
 Row = tuple[Any, ...]
 Bindings = Sequence[Any] | Mapping[str, Any]
@@ -73,12 +93,12 @@ def prepare(folder: Path) -> int:
         if not path.exists() or path.stat().st_size == 0:
             _create(folder, path)
         with contextlib.closing(connect(path)) as connection:
-            _migrate(connection, path)
+            migrate(connection, path)
             return _current_epoch(connection)
     except (apsw.NotADBError, apsw.CorruptError) as error:
         raise StoreCorrupt(str(path), str(error)) from error
     except apsw.Error as error:
-        raise BackendUnavailable(f"cannot open {path}: {error}") from error
+        raise BackendUnavailable(f"cannot open {path}: {text_of(error, folder)}") from error
 
 
 def migrations() -> list[tuple[int, str]]:
@@ -115,6 +135,7 @@ def _create(folder: Path, path: Path) -> None:
     connection = apsw.Connection(str(path), flags=flags)
     path.chmod(0o600)
     reach("store.file_created")
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before anything is written
     connection.execute("PRAGMA journal_mode=WAL")
     reach("store.wal_enabled")
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -140,41 +161,184 @@ def _new_parents(folder: Path) -> Iterator[Path]:
         yield parent
 
 
-def _migrate(connection: apsw.Connection, path: Path) -> None:
-    """Refuse a file of another program or of a newer version; migrate an older one."""
+def check_schema(connection: apsw.Connection, path: Path) -> int:
+    """Refuse a file of another program or of a newer version. Returns its schema's version."""
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     tables = rows(connection, "SELECT count(*) FROM sqlite_schema")[0][0]
     if application != APPLICATION_ID and (application or tables):
         raise BackendRejected(f"{path} is a SQLite file of another program; nothing was changed")
-    available = migrations()
-    supported = available[-1][0]
-    if version > supported:
-        raise StoreTooNew(str(path), version, supported)
+    if version > (supported := migrations()[-1][0]):
+        copies = [
+            copy for schema, copy in copies_before_upgrade(path.parent) if schema <= supported
+        ]
+        raise StoreTooNew(str(path), version, supported, str(copies[-1]) if copies else None)
+    return int(version)
+
+
+def migrate(connection: apsw.Connection, path: Path, *, copy: bool = True) -> None:
+    """Migrate an older file, and copy it before.
+
+    Args:
+        copy: False: the file is itself a copy, which is not in use.
+
+    Raises:
+        StoreInUse: other processes have the file open.
+        BackendUnavailable: there is no room for the copy.
+    """
+    version = check_schema(connection, path)
+    pending = [(number, sql) for number, sql in migrations() if number > version]
+    if version and pending and copy:
+        if processes := live_processes(path.parent):
+            raise StoreInUse(str(path), version, pending[-1][0], processes)
+        _copy_before_upgrade(path, version)
     # After a power loss during its creation, the file is empty and in another mode.
     connection.execute("PRAGMA journal_mode=WAL")
-    for number, sql in available:
-        if number > version:
-            with connection:
-                connection.execute(sql)
-                connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version={number}")
-                reach("store.migrating")
-            reach("store.migrated")
+    for number, sql in pending:
+        with connection:
+            connection.execute(sql)
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={number}")
+            reach("store.migrating")
+        reach("store.migrated")
+
+
+def copies_before_upgrade(folder: Path) -> list[tuple[int, Path]]:
+    """The copies of the file from before it was migrated, by schema, the newest of each last."""
+    names = sorted((folder / _UPGRADES_FOLDER).glob("schema-*.db"), key=os.path.getmtime)
+    copies = [(int(path.stem.split("-")[1]), path) for path in names]
+    return sorted(copies, key=lambda copy: copy[0])
+
+
+def _copy_before_upgrade(path: Path, version: int) -> None:
+    folder = path.parent / _UPGRADES_FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    target, draft = folder / f"schema-{version}.db", folder / "draft"
+    draft.unlink(missing_ok=True)
+    try:
+        copy_database(path, draft)
+        reach("store.upgrade_copied")
+        draft.rename(target)
+        reach("store.upgraded_copy_named")
+    except BackendUnavailable as error:
+        remedy = "it is copied before it is upgraded; free that space and try again"
+        raise BackendUnavailable(f"{path} was not changed: {error}; {remedy}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    for _, older in copies_before_upgrade(path.parent)[:-_KEPT_COPIES]:
+        older.unlink()
+    sync_folder(folder)
+    sync_folder(path.parent)
+
+
+def copy_database(
+    source: Path, target: Path, report: Callable[[int, int], None] = lambda done, total: None
+) -> None:
+    """Copy a database as it is at one moment, while other processes write; then check the copy.
+
+    One read transaction sees one moment, however long it lasts and however many steps the copy has.
+
+    Args:
+        report: Takes how many bytes are copied, and of how many.
+
+    Raises:
+        BackendUnavailable: the disk is full.
+        StoreCorrupt: the file is damaged.
+    """
+    size = sum(file.stat().st_size for file in (source, Path(f"{source}-wal")) if file.exists())
+    check_free_space(target.parent, size)
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    try:
+        with (
+            contextlib.closing(connect(source, read_only=True)) as live,
+            contextlib.closing(apsw.Connection(str(target), flags=flags)) as copy,
+        ):
+            target.chmod(0o600)
+            copy.execute("PRAGMA synchronous=FULL")
+            live.execute("BEGIN")
+            page_size = live.pragma("page_size")
+            rows(live, "SELECT count(*) FROM sqlite_schema")  # the transaction begins to read
+            with copy.backup("main", live, "main") as backup:
+                while not backup.done:
+                    backup.step(_COPY_PAGES)
+                    total = backup.page_count
+                    report((total - backup.remaining) * page_size, total * page_size)
+            live.execute("COMMIT")
+            copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+            check_integrity(copy, source)
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreCorrupt(str(source), str(error)) from error
+    except apsw.Error as error:
+        raise BackendUnavailable(f"{source}: {text_of(error, target.parent)}") from error
+    sync_folder(target.parent)
+
+
+def check_integrity(connection: apsw.Connection, path: Path) -> None:
+    """Check a file as ``longshore doctor`` does.
+
+    Raises:
+        StoreCorrupt: it is damaged.
+    """
+    results = [str(row[0]) for row in rows(connection, "PRAGMA quick_check(5)")]
+    if results != ["ok"]:
+        raise StoreCorrupt(str(path), "; ".join(results))
+
+
+def check_free_space(folder: Path, size: int) -> None:
+    """Check that the disk of a folder has room for so many bytes.
+
+    Raises:
+        BackendUnavailable: it has not.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < size + _MIN_FREE_BYTES:
+        needed = f"{size + _MIN_FREE_BYTES:,} bytes are needed"
+        raise BackendUnavailable(f"disk full: {folder} has {free:,} bytes free, and {needed}")
+
+
+# SQLite does not write a page for a row that is replaced by itself.
+TEST_WRITE = "INSERT INTO meta VALUES ('test_write', ''); DELETE FROM meta WHERE name='test_write'"
+"""Writes a page of the file, and in one transaction changes nothing."""
 
 
 def _current_epoch(connection: apsw.Connection) -> int:
-    boot = _boot_id()
-    meta: dict[str, str] = dict(rows(connection, "SELECT name, value FROM meta"))
-    epoch = int(meta.get("epoch", "0"))
-    if meta.get("boot_id") != boot:
+    stored_boot, epoch = stored_epoch(connection)
+    if stored_boot != _boot_id():
         epoch += 1
-        with connection:
-            for pair in (("boot_id", boot), ("epoch", str(epoch))):
-                connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", pair)
-            connection.execute(_SKIP_POSITIONS)
-            reach("store.epoch_raising")
-        reach("store.epoch_raised")
+        begin_epoch(connection, epoch)
     return epoch
+
+
+def stored_epoch(connection: apsw.Connection) -> tuple[str | None, int]:
+    """The boot of the machine that the file was last opened in, and the epoch; 0: there is none."""
+    meta: dict[str, str] = dict(rows(connection, "SELECT name, value FROM meta"))
+    return meta.get("boot_id"), int(meta.get("epoch", "0"))
+
+
+def epoch_ends(path: Path) -> dict[int, int]:
+    """The last position of each epoch that has ended, since ends are recorded."""
+    with contextlib.closing(connect(path, "query_only=ON")) as connection:
+        meta = rows(connection, "SELECT name, value FROM meta")
+    return {
+        int(name.removeprefix(_EPOCH_END)): int(value)
+        for name, value in meta
+        if name.startswith(_EPOCH_END)
+    }
+
+
+def begin_epoch(connection: apsw.Connection, epoch: int) -> None:
+    """Begin a later epoch, and record where the last one ended."""
+    _, before = stored_epoch(connection)
+    with connection:
+        ((last,),) = rows(connection, "SELECT coalesce(max(position), 0) FROM feed")
+        for pair in (
+            ("boot_id", _boot_id()),
+            ("epoch", str(epoch)),
+            (f"{_EPOCH_END}{before}", str(last)),
+        ):
+            connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", pair)
+        connection.execute(_SKIP_POSITIONS)
+        reach("store.epoch_raising")
+    reach("store.epoch_raised")
 
 
 def _boot_id() -> str:

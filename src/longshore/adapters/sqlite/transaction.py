@@ -76,11 +76,11 @@ _REPLACE_JOB = (  # its number may be reserved
     f"REPLACE INTO jobs ({', '.join(JOB_COLUMNS)}) VALUES ({','.join('?' * len(JOB_COLUMNS))})"
 )
 _UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{name}=?' for name in JOB_STATE_COLUMNS)} WHERE no=?"
-# A number for a job whose row is not written yet; its version is 0.
-_RESERVE_JOB = (
-    "INSERT INTO jobs (id, tenant, app, request_id, body_hash, created_us, state, version,"
+# A number for a job whose row is not written yet; its version is 0. NULL gives the next number.
+RESERVE_JOB = (
+    "REPLACE INTO jobs (no, id, tenant, app, request_id, body_hash, created_us, state, version,"
     " change_id, updated_ms, sequence, total, intents, unreported, history)"
-    " VALUES (?, 0, 0, '', '', 0, 0, 0, '', 0, 0, 0, 0, 0, x'')"
+    " VALUES (?, ?, 0, 0, '', '', 0, 0, 0, '', 0, 0, 0, 0, 0, x'')"
 )
 _STORED_JOB = (
     "SELECT no, version, change_id, sequence, history, state, total, completed, rest, graph"
@@ -98,13 +98,15 @@ _INSERT_TYPE = (
 _CREATE_JOB = (
     "INSERT INTO jobs (no, id, tenant, app, name, request_id, body_hash, created_us, change_id,"
     " updated_ms, total, graph, history, rest, state, version, sequence, intents, unreported)"
-    " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?, 0, 1, 1, 0, 0) ON CONFLICT (id) DO NOTHING"
+    " SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?, 0, 1, 1, 0, 0"
+    " WHERE NOT EXISTS (SELECT 1 FROM removed_jobs WHERE id = ?2) ON CONFLICT (id) DO NOTHING"
 )
 _CREATE_TASK = (
     "INSERT INTO tasks (no, key, input, parents, dependents, kind, tenant, queue, lane, created_us,"
     " change_id, updated_ms, state, version, sequence, attempt, fence, due_us, awaits, unsettled,"
     " history, rest) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?, 1, ?, 0, 0, ?,?, 0, ?,?)"
 )
+REMOVED = "SELECT 1 FROM removed_jobs WHERE id = ?"
 _CREATION = "SELECT no, change_id FROM jobs WHERE id = ?"
 _LAST_NUMBERS = (
     "SELECT ifnull((SELECT max(no) FROM jobs), 0), ifnull((SELECT max(position) FROM feed), 0)"
@@ -245,6 +247,7 @@ class StoreTransaction(StoreReader):
         if version != change.expected_version:
             raise VersionConflict(row.id, change.expected_version)
         if not version:
+            self._check_not_removed(row.id, change)
             no = no or (self.value("SELECT max(no) FROM jobs") or 0) + 1
             values = job_values(
                 row,
@@ -296,11 +299,16 @@ class StoreTransaction(StoreReader):
         self.execute(_UPDATE_TASK, (*values, no))
         return True
 
+    def _check_not_removed(self, job_id: str, change: AnyChange) -> None:
+        if self.value(REMOVED, (pack_job_id(job_id),)):
+            raise VersionConflict(change.row.id, 0)
+
     def _insert_task(self, change: TaskChange) -> None:
         spec = change.row.spec
         job_no = self.job_no(spec.job_id)
         if not job_no:
-            self.execute(_RESERVE_JOB, (pack_job_id(spec.job_id),))
+            self._check_not_removed(spec.job_id, change)
+            self.execute(RESERVE_JOB, (None, pack_job_id(spec.job_id)))
             job_no = self.connection.last_insert_rowid()
         history = self._grown_by(change, job_no << NUMBER_BITS | spec.number, b"", 0)
         values = self._task_values(change.row, unsettled=change.row.state.terminal, history=history)
@@ -412,9 +420,9 @@ def create_jobs(
         no, job_id, tenant, app = job[:4]
         if not all_new:
             stored = transaction.select(_CREATION, (job_id,))
-            if stored[0][0] != no:
+            if not stored or stored[0][0] != no:
                 # The same change: the answer to an earlier commit was lost.
-                own = stored[0][1] == pack_change_id(creation.change_id)
+                own = stored and stored[0][1] == pack_change_id(creation.change_id)
                 answers.append(() if own else VersionConflict(creation.spec.id, 0))
                 continue
         answers.append(())

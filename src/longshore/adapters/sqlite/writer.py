@@ -34,6 +34,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
@@ -80,6 +81,14 @@ def _refuse() -> apsw.Connection:
     raise BackendUnavailable("the database is closed")
 
 
+def end_process(problem: str) -> None:
+    """End the process, because it cannot store anything any more."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"longshore: {problem}; ending this process\n")
+        sys.stderr.flush()
+    os._exit(EXIT_CODE_WITHOUT_WRITER)
+
+
 class DatabaseWriter:
     """Takes work from any thread and answers when it is committed."""
 
@@ -89,16 +98,22 @@ class DatabaseWriter:
         write_lock: WriteLock,
         notifier: Notifier,
         names: Names,
+        check_file: Callable[[], None],
+        folder: Path,
         *,
+        schema: int,
         group_limit: int,
         wal_pages: int,
     ) -> None:
         self._connect = connect
         self._connection: apsw.Connection | None = connect()
         self._synchronous_full = True
+        self._schema = schema
         self._write_lock = write_lock
         self._notifier = notifier
         self._names = names
+        self._check_file = check_file
+        self._folder = folder
         self._group_limit = group_limit
         self._wal_pages = wal_pages
         self._loop = asyncio.get_running_loop()
@@ -215,14 +230,17 @@ class DatabaseWriter:
                 self._discard_connection()
                 self._connect = _refuse
         # Including SystemExit: if this thread ends, the process must end.
-        except BaseException as error:  # noqa: BLE001
-            self._end_process(error)
+        except BaseException as error:
+            # Without this thread nothing is stored, and every caller would hang.
+            logger.critical("sqlite.writer_died", exc_info=error)
+            end_process(f"the SQLite writer stopped: {error!r}")
 
     def _commit_next_group(self, limit: int) -> None:
         """Commit and answer the work that has arrived first; with the lock."""
         if self._begun:
             group = self._arrived[: self._begun]
-            failure = outcome_unknown(InterruptedError("the thread that committed was interrupted"))
+            interrupted = InterruptedError("the thread that committed was interrupted")
+            failure = outcome_unknown(interrupted, self._folder)
             for item in group:
                 item.error = item.error or failure
             self._discard_connection()
@@ -234,15 +252,6 @@ class DatabaseWriter:
         del self._arrived[: len(group)]
         self._begun = 0
 
-    def _end_process(self, error: BaseException) -> None:
-        """End the process: without this thread nothing is stored, and every caller would hang."""
-        logger.critical("sqlite.writer_died", exc_info=error)
-        message = f"longshore: the SQLite writer stopped: {error!r}; ending this process\n"
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(message)
-            sys.stderr.flush()
-        os._exit(EXIT_CODE_WITHOUT_WRITER)
-
     def _commit(self, group: list[_Item]) -> None:
         committing, on_loop = False, group[0].on_loop
         try:
@@ -253,11 +262,14 @@ class DatabaseWriter:
                 connection.set_busy_timeout(0 if on_loop else BUSY_TIMEOUT_MS)
                 connection.wal_autocheckpoint(0 if on_loop else self._wal_pages)
                 durable = any(item.durable for item in group)
+                if durable:
+                    self._check_file()
                 if durable is not self._synchronous_full:
                     connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                     self._synchronous_full = durable
                 before = connection.total_changes()
                 connection.execute("BEGIN IMMEDIATE")
+                self._check_schema(connection)
                 self._names.begin()
                 reach("write.group_begun")
                 if not all(self._run_item(connection, item) for item in group):
@@ -277,10 +289,27 @@ class DatabaseWriter:
                 reach("write.committed")
         # The thread must stay alive for the next group.
         except Exception as error:  # noqa: BLE001
-            failure = outcome_unknown(error) if committing else not_written(error)
+            failure = (
+                outcome_unknown(error, self._folder)
+                if committing
+                else not_written(error, self._folder)
+            )
             for item in group:
                 item.error = item.error or failure
             self._discard_connection()
+
+    def _check_schema(self, connection: apsw.Connection) -> None:
+        """End the process if a newer version has migrated the file, inside a transaction.
+
+        A version that does not know the schema would write rows that break its rules.
+        """
+        ((schema,),) = connection.execute("PRAGMA user_version")
+        if schema != self._schema:
+            logger.critical("sqlite.schema_changed", extra={"schema": schema})
+            end_process(
+                f"another version of Longshore has changed {self._folder} to schema {schema}, and"
+                f" this process knows schema {self._schema}; start it again with that version"
+            )
 
     def _run_item(self, connection: apsw.Connection, item: _Item, *, alone: bool = False) -> bool:
         """Run an item. Returns False if it failed after a write that was not undone.

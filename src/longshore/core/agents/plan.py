@@ -32,7 +32,7 @@ from longshore.errors import Problem
 DEFAULT_TURNS: Final = 30
 DEFAULT_TIMEOUT: Final = timedelta(minutes=5)
 MIN_TIMEOUT: Final = timedelta(seconds=1)
-MAX_TIMEOUT: Final = timedelta(minutes=15)
+MAX_TIMEOUT: Final = timedelta(hours=24)
 RESULT_FILE: Final = "task-result.json"
 DEFAULT_STEP: Final = "task"
 BYPASS_PERMISSIONS: Final = "bypassPermissions"

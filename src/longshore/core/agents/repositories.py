@@ -8,6 +8,7 @@ names the accepted forms. Nothing that may contain a secret is quoted.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 URL_LIMIT_CHARACTERS: Final = 2_048
@@ -39,12 +40,13 @@ _COMMIT = re.compile(r"[0-9a-f]{40}", re.IGNORECASE)
 _NOT_IN_REF = re.compile(r"[ ~^:?*\[\\]|\.\.|@\{|//|/\.|^[./-]|[./]$|\.lock(?:/|$)")
 
 
-def transport_of(url: str, *, local: bool = False) -> str:
+def transport_of(url: str, *, local: bool = False, hosts: Collection[str] = ()) -> str:
     """Returns git's name of the only transport that it may use for an address.
 
     Args:
         local: Whether repositories of this machine are accepted too: a full path, ``file:///path``
             and ``http://`` to a loopback address.
+        hosts: The only hosts, in lower case, of other repositories; empty: any host.
 
     Raises:
         ValueError: the address is not accepted; the message names the accepted forms.
@@ -57,6 +59,12 @@ def transport_of(url: str, *, local: bool = False) -> str:
     _reject_secrets(url)
     if (transport := _remote_transport(url, local=local)) is None:
         raise ValueError(_rejection_text(url))
+    match = _WEB.fullmatch(url) or _SSH.fullmatch(url) or _SCP.fullmatch(url)
+    if hosts and (match is None or match["host"].lower() not in hosts):
+        allowed = ", ".join(sorted(hosts))
+        raise ValueError(
+            f"the host of the repository is not allowed; agent.repository_hosts has {allowed}"
+        )
     return transport
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from longshore.core.agents.plan import read_plan, timeout_problems
@@ -21,6 +22,7 @@ from longshore.core.definitions.definition import (
     Isolation,
     ResourceLimits,
     RunnerKind,
+    read_overridable,
 )
 from longshore.core.document_reader import (
     DocumentReader,
@@ -48,6 +50,7 @@ REQUIRED: Final = ("name", "runner")
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _MAX_VALUES = 100_000  # of the options
 _CAPITAL = re.compile("[A-Z]")
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def split_job_file(document: Any) -> tuple[list[Definition], Any, list[Problem]]:
@@ -144,9 +147,23 @@ class _DefinitionReader(DocumentReader):
         if len(self.problems) > before:
             return None
         definition: Definition | None = self.read(fields, path, lambda values: Definition(**values))
-        if definition is not None and definition.runner is RunnerKind.AGENT:
-            self._check_agent(definition, path)
+        if definition is not None:
+            runner, names = definition.runner, definition.overridable
+            check = partial(read_overridable, runner)
+            self.read(names, join_path(path, "overridable"), check)
+            if runner is RunnerKind.AGENT:
+                self._check_agent(definition, path)
+            else:
+                self._check_references(definition, path)
         return definition if len(self.problems) == before else None
+
+    def _check_references(self, definition: Definition, path: str) -> None:
+        variables = definition.options.get("env")
+        for variable, value in variables.items() if isinstance(variables, dict) else ():
+            name = value.get("from") if isinstance(value, dict) and len(value) == 1 else value
+            if not isinstance(name, str) or (name is not value and not _VARIABLE.fullmatch(name)):
+                position = join_path(path, f"options.env.{short_name(variable)}")
+                self.add(position, "expected text, or {from: NAME} with the name of a secret")
 
     def _check_agent(self, definition: Definition, path: str) -> None:
         plan, problems = read_plan(definition.options)
@@ -281,6 +298,12 @@ def _read_duration(value: Any) -> timedelta:
     return duration
 
 
+def _read_texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise expected("a list of texts")
+    return tuple(value)
+
+
 def _read_exit_codes(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(n) is int and 1 <= n <= 255 for n in value):
         raise expected("a list of exit codes from 1 to 255")
@@ -343,6 +366,10 @@ _DURATION = DefinitionField(
         "examples": ["90s", "15m", "1h30m"],
     },
 )
+_TEXTS = DefinitionField(
+    _read_texts,
+    {"type": "array", "items": {"type": "string"}, "examples": [["env.REGION"]]},
+)
 _EXIT_CODES = DefinitionField(
     _read_exit_codes, {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 255}}
 )
@@ -354,6 +381,9 @@ _RETRY = _object(
     maxAttempts=_integer(1).described("Maximum number of attempts, including the first."),
     base=_DURATION.described("Longest delay before the second attempt; then it doubles."),
     cap=_DURATION.described("Longest delay between two attempts."),
+    rateLimitWait=_DURATION.described(
+        "Longest total wait for rate limits that name a wait; these use no attempt."
+    ),
 )
 _RESOURCES = _object(
     ResourceLimits,
@@ -361,6 +391,9 @@ _RESOURCES = _object(
     memoryBytes=_integer(16 * 2**20).described("Memory of all processes together, in bytes."),
     openFiles=_integer(16).described("Open files of each process."),
     fileBytes=_integer(1).described("Size of each written file, in bytes."),
+    processes=_integer(1).described(
+        "Processes of an attempt at a time. Default: the setting worker.max_processes."
+    ),
 )
 _HEALTH = _object(
     HealthThresholds,
@@ -374,8 +407,13 @@ FIELDS: Final[Mapping[str, DefinitionField]] = {
         "What executes a task: a program, a Python function, or an agent."
     ),
     "options": _OPTIONS.described(
-        "Options of the runner, such as argv, function or prompt; for programs and functions,"
-        " a task's input overrides them."
+        "Options of the runner, such as argv, function or prompt. A task's input may set those"
+        " that overridable names."
+    ),
+    "overridable": _TEXTS.described(
+        "Options that a task's input may set: argv, env, cwd of a program; function, args, kwargs,"
+        " path, env of a function; env.NAME and kwargs.NAME for one of them. Default: only"
+        " arguments of a function that options do not set."
     ),
     "description": _TEXT.described("A description for people."),
     "queue": _NAME.described("The queue of its tasks. Default: default."),

@@ -211,8 +211,12 @@ class WireObject:
                 written[name] = empty()
         return written
 
-    def read(self, wire: Any) -> Any:
-        """Returns the instance; unknown properties are ignored."""
+    def read(self, wire: Any, defaults: Mapping[str, Any] = {}) -> Any:
+        """Returns the instance; unknown properties are ignored.
+
+        Args:
+            defaults: Properties on the wire in place of required ones that are missing.
+        """
         wire = read_object(wire)
         values = {}
         for item in self.properties:
@@ -223,7 +227,11 @@ class WireObject:
                     raise nested_error(f".{item.name}", error) from None
             elif item.nullable:
                 values[item.attribute] = None
-            elif not item.defaulted:
+            elif item.defaulted:
+                continue
+            elif item.name in defaults:
+                values[item.attribute] = item.read(defaults[item.name])
+            else:
                 raise UsageError(f".{item.name} is missing")
         return self.type(**values)
 
@@ -290,6 +298,7 @@ _NAMES = {
     "timeout": "timeoutMs",
     "rss_bytes": "memoryUsage",
     "peak_rss_bytes": "memoryPeak",
+    "retry_after": "retryAfterMs",
 }
 _NAMES_BY_FIELD: dict[tuple[type, str], str] = {(TaskHealth, "elapsed"): "elapsed"}
 
@@ -393,11 +402,14 @@ def properties_of_body(body: EventBody) -> dict[str, Any]:
 
 
 def body_from_properties(
-    event_type: str, properties: Mapping[str, Any]
+    event_type: str, properties: Mapping[str, Any], defaults: Mapping[str, Any] = {}
 ) -> tuple[EventBody, str | None]:
     """Returns the body, and the blob key of its large fields if they were moved out.
 
     Large fields that were moved out are empty in the body.
+
+    Args:
+        defaults: In place of required properties that are missing.
 
     Raises:
         UsageError: the type is unknown, or a property is missing or of the wrong kind.
@@ -409,7 +421,7 @@ def body_from_properties(
         overflow = overflow_key(read_object(properties))
         if overflow is not None:
             properties = {**_PLACEHOLDERS[body], **properties}
-        return EVENT_FORMATS[body].read(properties), overflow
+        return EVENT_FORMATS[body].read(properties, defaults), overflow
     except UsageError as error:
         raise nested_error("properties", error) from None
 
@@ -440,18 +452,28 @@ def to_wire(event: Event, *, environment: str, ttl_at: datetime | None = None) -
 
 
 def from_wire(wire: Mapping[str, Any]) -> Event:
-    """Returns the event that ``to_wire`` wrote.
+    """Returns the event that ``to_wire`` wrote, or one of an earlier sender.
+
+    Earlier senders have neither jobs for every task nor attempts, fences and sequences: such a
+    number is 0, and a missing time is that of the event.
 
     Raises:
         UsageError: a field is missing or of the wrong kind; the message names it.
     """
     if not isinstance(wire, Mapping):
         raise nested_error("event", expected_error("an object"))
+    wire = {"app": "", "sequence": 0, **wire}
+    entity_type = _read_field(wire, "entityType", _read_entity_type)
+    time = dict.fromkeys(("startedAt", "dueAt"), wire.get("timestamp"))
     body, overflow = body_from_properties(
-        _read_field(wire, "eventType", read_text), _read_field(wire, "properties", read_object)
+        _read_field(wire, "eventType", read_text),
+        _read_field(wire, "properties", read_object),
+        {"jobId": "", "attemptNumber": 0, "fence": 0, **time}
+        if entity_type is EntityType.TASK
+        else {},
     )
     return Event(
-        entity_type=_read_field(wire, "entityType", _read_entity_type),
+        entity_type=entity_type,
         entity_id=_read_field(wire, "entityId", read_text),
         tenant=_read_field(wire, "tenantId", read_text),
         app=_read_field(wire, "app", read_text),

@@ -100,6 +100,7 @@ class FailureEvent(AttemptEvent):
     exit_code: int | None = None
     duration: timedelta | None = None  # from the start of its process or call to the end
     peak_rss_bytes: int | None = None  # peak memory of the attempt
+    retry_after: timedelta | None = None  # the wait that a rate limit named
 
 
 @value
@@ -134,7 +135,11 @@ class TaskWaiting(TaskEvent):
 
 @value
 class TaskProcessingStarted(TaskEvent):
-    """A worker has claimed the task and holds its lease."""
+    """A worker has claimed the task and holds its lease.
+
+    `processId` is the process id of the worker: no process of the attempt exists yet. Heartbeats
+    have that of the attempt's own process.
+    """
 
     TYPE = "Task Processing Started"
 
@@ -148,7 +153,11 @@ class TaskProcessingStarted(TaskEvent):
 
 @value
 class TaskHeartbeat(TaskEvent):
-    """The worker renewed its lease of the task."""
+    """The worker renewed its lease of the task.
+
+    `processId` is the process id of the attempt's own process; 0 if it does not exist yet, or has
+    ended.
+    """
 
     TYPE = "Task Heartbeat"
 
@@ -423,17 +432,25 @@ class HealthSummary:
 
 @value
 class TaskHealthCheck(EventBody):
-    """The health of all running tasks of a tenant at one time."""
+    """The health of all running tasks of a tenant at one time.
+
+    A check of many tasks is several events with the same summary.
+    """
 
     TYPE = "Task Health Check"
 
     summary: HealthSummary
     tasks: tuple[TaskHealth, ...]
+    part: int | None = None  # from 1; None: the only one
+    parts: int | None = None
 
 
 @value
 class OperatorActed(EventBody):
-    """An operator acted on something other than a task or job: created a key, paused a queue."""
+    """An operator acted on something other than a task or job: created a key, paused a queue.
+
+    Also the repairs of a sweep, by the sweeper: of what crashes and lost messages left behind.
+    """
 
     TYPE = "Operator Acted"
 

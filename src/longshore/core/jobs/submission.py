@@ -20,7 +20,12 @@ from itertools import islice
 from typing import Any
 
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
-from longshore.core.definitions.definition import NO_DEFINITION
+from longshore.core.definitions.definition import (
+    NO_DEFINITION,
+    Definition,
+    merge_input,
+    override_problem,
+)
 from longshore.core.document_reader import (
     DocumentReader,
     check_json,
@@ -28,6 +33,7 @@ from longshore.core.document_reader import (
     expected,
     integer_reader,
     read_name,
+    short_name,
 )
 from longshore.core.documents import json_encoder
 from longshore.core.ids import is_name
@@ -46,7 +52,7 @@ _SHOWN_TASKS_OF_CYCLE = 20
 # of a second: a suggestion for each wrong key of a small job, and for the first of a huge one.
 _SUGGESTION_BUDGET = 2_000_000
 
-_JOB_FIELDS = ("tasks", "name", "budget")
+_JOB_FIELDS = ("tasks", "name", "app", "budget")
 MAX_DELAY = timedelta(days=366)
 MAX_ATTEMPTS = 100
 
@@ -72,6 +78,7 @@ class JobRequest:
 
     tasks: tuple[TaskRequest, ...]
     name: str | None = None
+    app: str | None = None
     budget: Budget = NO_BUDGET
 
 
@@ -91,6 +98,7 @@ def read_job(document: Any, *, limit: int, existing: Collection[str] | None = No
         raise InvalidJob([Problem(path="", message="expected an object with a list 'tasks'")])
     reader.reject_unknown(document, _JOB_FIELDS if existing is None else ("tasks",), "")
     name = reader.field(document, "name", "", _read_text)
+    app = reader.field(document, "app", "", read_name)
     budget = reader.field(document, "budget", "", read_budget, NO_BUDGET)
     requests: list[TaskRequest] = []
     if isinstance(tasks := document.get("tasks"), list):
@@ -100,7 +108,7 @@ def read_job(document: Any, *, limit: int, existing: Collection[str] | None = No
         reader.add("tasks", "expected a list of tasks")
     if reader.problems:
         raise InvalidJob(reader.problems)
-    return JobRequest(tasks=tuple(requests), name=name, budget=budget)
+    return JobRequest(tasks=tuple(requests), name=name, app=app, budget=budget)
 
 
 # A time is the only value that ``read_job`` accepts and JSON does not have.
@@ -119,14 +127,14 @@ def canonical_hash(document: Any) -> str:
     return hashlib.blake2b(canonical_text(document).encode(), digest_size=16).hexdigest()
 
 
-def referenced_definitions(document: Any) -> list[tuple[int, str]]:
-    """Returns the positions of tasks and the names of their definitions, also of an invalid job.
+def referenced_definitions(document: Any) -> list[tuple[int, str, Any]]:
+    """Returns positions of tasks, names of their definitions and inputs, also of an invalid job.
 
     An unknown definition can then be reported together with the other problems.
     """
     tasks = document.get("tasks") if isinstance(document, dict) else None
     return [
-        (index, task["name"])
+        (index, task["name"], task.get("input"))
         for index, task in enumerate(tasks if isinstance(tasks, list) else ())
         if isinstance(task, dict) and is_name(task.get("name"))
     ]
@@ -135,6 +143,30 @@ def referenced_definitions(document: Any) -> list[tuple[int, str]]:
 def unknown_definition(index: int, name: str) -> Problem:
     """Returns the problem of a task that names a definition that does not exist."""
     return Problem(path=f"tasks[{index}].name", message=NO_DEFINITION.format(name))
+
+
+def builtin_refused(index: int, name: str) -> Problem:
+    """Returns the problem of a task that names a built-in definition where none is allowed."""
+    message = (
+        f"the built-in definition {name!r} is switched off for the API (the setting"
+        " api.builtin_definitions): name a stored definition; see `longshore definitions list`"
+    )
+    return Problem(path=f"tasks[{index}].name", message=message)
+
+
+def override_problems(index: int, definition: Definition, task_input: Any) -> list[Problem]:
+    """Returns the options that an input sets although its definition does not allow it."""
+    if not isinstance(task_input, dict):
+        return []
+    options, overridable = definition.options, definition.overridable
+    _, refused = merge_input(definition.runner, options, overridable, task_input)
+    return [
+        Problem(
+            path=f"tasks[{index}].input.{short_name(name)}",
+            message=override_problem(definition.name, short_name(name)),
+        )
+        for name in refused[:PROBLEM_LIMIT]
+    ]
 
 
 def _read_task(reader: DocumentReader, task: Any, path: str) -> TaskRequest:

@@ -28,6 +28,8 @@ class RetryPolicy:
     max_attempts: int = 3  # including the first
     base: timedelta = timedelta(seconds=1)  # the window after the first attempt
     cap: timedelta = timedelta(seconds=30)  # the window grows no further
+    # How long a task may wait in all, within a round, for the times that rate limits named.
+    rate_limit_wait: timedelta = timedelta(hours=24)
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:
@@ -51,7 +53,7 @@ def delay_before(
     """Returns the delay before the attempt that follows ``attempts_used``.
 
     Args:
-        attempts_used: Attempts that counted so far; a rate limit does not count.
+        attempts_used: Attempts that counted so far; a rate limit that names a wait does not count.
         jitter: The position of the delay in the window, at least 0 and less than 1.
         retry_after: The delay that a server requested; at most ``MAX_RETRY_AFTER`` counts.
     """

@@ -89,6 +89,11 @@ class Failure:
         """Whether to retry, if an attempt is left."""
         return self.category.retryable if self.retry is None else self.retry
 
+    @property
+    def uses_attempt(self) -> bool:
+        """Whether it uses up an attempt of the task: a rate limit that names a wait does not."""
+        return self.category is not ErrorCategory.RATE_LIMIT or self.retry_after is None
+
 
 class FailureRaised(Exception):
     """Raised with a failure that is already classified."""
@@ -162,6 +167,15 @@ def failure_of_exit(
         retry=True if exit_code in retryable_codes else None,
         peak_rss_bytes=peak_rss_bytes,
     )
+
+
+def failure_of_too_many_processes(limit: int) -> Failure:
+    """Returns the failure of an attempt that was ended because of the number of its processes."""
+    message = (
+        f"the attempt had more than {limit} processes; if it needs them, raise resources.processes"
+        " in its definition or the setting worker.max_processes"
+    )
+    return Failure(category=ErrorCategory.PROGRAMMING, message=message)
 
 
 def failure_of_silent_exit(exit_code: int | None, *, peak_rss_bytes: int | None) -> Failure:
@@ -288,10 +302,10 @@ NAMES = _SOCKET_CODES | _inverted(
         ErrorCategory.NOT_FOUND: (
             "ENOENT NOT_FOUND NoSuchKey NoSuchBucket ResourceNotFoundException model_not_found "
             "not_found_error NotFound NotFoundError ResourceNotFound DoesNotExist "
-            "CLINotFoundError FileNotFoundError NotADirectoryError MODULE_NOT_FOUND"
+            "CLINotFoundError FileNotFoundError NotADirectoryError MODULE_NOT_FOUND ImportError"
         ),
         ErrorCategory.PROGRAMMING: (
-            "ProgrammingError RecursionError NotImplementedError ImportError NameError "
+            "ProgrammingError RecursionError NotImplementedError NameError "
             "AttributeError TypeError AssertionError StopIteration StopAsyncIteration SyntaxError "
             "LookupError ArithmeticError RangeError ReferenceError"
         ),
@@ -383,7 +397,8 @@ TEXT_PATTERNS: tuple[tuple[re.Pattern[str], ErrorCategory], ...] = tuple(
             ErrorCategory.PARSE,
         ),
         (
-            r"validation (?:failed|errors?)|invalid (?:input|arguments?|parameters?|request)",
+            r"validation (?:failed|errors?)"
+            r"|invalid (?:input|arguments?|parameters?|request(?: ?id)?)",
             ErrorCategory.VALIDATION,
         ),
         (r"not found|no such file or directory|does not exist", ErrorCategory.NOT_FOUND),
@@ -408,14 +423,26 @@ def message_of(error: BaseException) -> str:
     # The class may have a broken `__str__`; its failure must still be reported.
     except Exception:  # noqa: BLE001
         text = ""
+    if type(error) is KeyError:
+        # Its text is only the key.
+        return f"KeyError: {text}{_environment_hint(error)}"
     return text or type(error).__name__
+
+
+def _environment_hint(error: BaseException) -> str:
+    """Says that a variable was not passed on, if the error is of ``os.environ``."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    is_variable = trace is not None and trace.tb_frame.f_globals.get("__name__") == "os"
+    return " (a task has only the variables of worker.pass_environment)" if is_variable else ""
 
 
 def safe_getattr(holder: object, name: str) -> Any:
     """Returns an attribute of an object of another library; None if it is missing or raises."""
     try:
         return getattr(holder, name, None)
-    # A property may raise anything; httpx has one that raises until it is set.
+    # A property may raise anything; httpx2 has one that raises until it is set.
     except Exception:  # noqa: BLE001
         return None
 

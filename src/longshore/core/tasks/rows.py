@@ -5,7 +5,8 @@ the current state, which every transition rewrites, so it is small; documents ar
 
 Two counters, never mixed: ``attempt`` numbers every claim of the task and is never reset or reused,
 because output, artifacts and fences are keyed by it; ``attempts_used`` counts, within a round, only
-the outcomes that count against the limit.
+the outcomes that count against the limit. A rate limit that names a wait does not, and the sum of
+these waits is limited instead.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ class TaskRow:
     round: int = 1
     attempt: int = 0
     attempts_used: int = 0
+    rate_limit_waits: timedelta = timedelta(0)  # all of this round
     fence: int = 0  # the highest ever issued
     lease: Lease | None = None
     awaits: NumberSet = NO_NUMBERS  # numbers of the parents that have not completed

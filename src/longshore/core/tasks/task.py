@@ -49,11 +49,12 @@ from longshore.core.tasks.failures import ErrorCategory, Failure, timeout_text
 from longshore.core.tasks.lease import Lease, is_over, next_fence
 from longshore.core.tasks.rows import CancelRequest, ParkRecord, TaskRow, TaskSpec
 from longshore.core.tasks.states import TaskState
+from longshore.core.text.durations import format_duration
 
 __all__ = ["TaskChange", "TaskDecision", "apply", "create"]
 
-_UNCOUNTED = frozenset({ErrorCategory.RATE_LIMIT})
-"""Failures that are not the task's fault and do not use up one of its attempts."""
+_SHORTEST_COUNTED_WAIT = timedelta(seconds=1)
+"""Shorter waits for a rate limit count as this long, so that their number is limited as well."""
 
 
 def create(spec: TaskSpec, awaits: NumberSet, *, now: datetime, change_id: str) -> TaskChange:
@@ -286,11 +287,22 @@ def _end_attempt(
     row = step.row
     usage = report.usage if report else _lease_usage(step.lease)
     last_output = report.last_output if report else None
-    counts = failure.category not in _UNCOUNTED
+    counts = failure.uses_attempt
     used = row.attempts_used + counts
+    # A failure that does not count backs off too, or it would be retried every second.
+    tries = used if counts else row.attempt
+    pause = delay_before(tries, row.spec.retry, jitter=jitter, retry_after=failure.retry_after)
+    waits, longest = row.rate_limit_waits, row.spec.retry.rate_limit_wait
+    if not counts:
+        waits += max(pause, _SHORTEST_COUNTED_WAIT)
+        if waits > longest:
+            text = f"{failure.message} (waited for rate limits for {format_duration(waits - pause)}"
+            more = f" already; at most {format_duration(longest)} by `retry.rate_limit_wait`)"
+            failure = replace(failure, message=f"{text}{more}", retry=False)
     ended: dict[str, Any] = {
         "lease": None,
         "attempts_used": used,
+        "rate_limit_waits": waits,
         "failure": failure,
         "exit_code": failure.exit_code,
         "ran_for": ran_for,
@@ -302,9 +314,6 @@ def _end_attempt(
     if not may_retry or used >= row.spec.retry.max_attempts:
         failed = timed_out or e.TaskFailed(**fields, retry_count=used, source=step.context.origin)
         return step.change(failed, state=TaskState.FAILED, finished_at=step.now, **ended)
-    # A failure that does not count backs off too, or it would be retried every second for ever.
-    tries = used if counts else row.attempt
-    pause = delay_before(tries, row.spec.retry, jitter=jitter, retry_after=failure.retry_after)
     due_at = to_tick(step.now + pause)
     return step.pending(e.TaskProcessingFailed(**fields, due_at=due_at), at=due_at, **ended)
 
@@ -327,6 +336,9 @@ def _failure_report(
         "last_output": last_output,
         "usage": usage,
         "peak_rss_bytes": failure.peak_rss_bytes,
+        "retry_after": failure.retry_after
+        if failure.category is ErrorCategory.RATE_LIMIT
+        else None,
     }
 
 
@@ -411,6 +423,7 @@ def request_revision(step: TaskTransition, command: c.RequestRevision) -> TaskDe
         # With the saved steps, the revision would return the same result.
         checkpoint=None,
         attempts_used=0,
+        rate_limit_waits=timedelta(0),
     )
 
 
@@ -450,6 +463,7 @@ def resume(step: TaskTransition, command: c.Resume) -> TaskDecision:
     afresh: dict[str, Any] = {
         "round": command.round,
         "attempts_used": 0,
+        "rate_limit_waits": timedelta(0),
         "failure": None,
         "result": None,
         "exit_code": None,

@@ -171,7 +171,7 @@ RULES: tuple[SecretRule, ...] = (
             r"sk-(?=[A-Za-z_-]{0,64}\d)[\w-]{16,}+"
             r"|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}(?![A-Za-z0-9])"
             r"|(?:gh[pousr]_|github_pat_|npm_|hf_|gsk_|dop_v1_)\w{20,}+"
-            r"|(?:glpat-|pypi-|GOCSPX-|ya29\.|xai-)[\w-]{16,}+"
+            r"|(?:lsk_|glpat-|pypi-|GOCSPX-|ya29\.|xai-)[\w-]{16,}+"
             r"|(?:xox[abceoprs]|xapp)-[\w-]{8,}+"
             r"|AIza[\w-]{30,}+"
             r"|(?:[srp]k_(?:live|test)|whsec)_\w{10,}+"

@@ -1,4 +1,6 @@
-"""Starts the fork server: ``python -m longshore.execution.forkserver SOCKET MODULE… -- FD…``.
+"""Starts the fork server: ``python -m longshore.execution.forkserver SOCKET FILES MODULE… -- FD…``.
+
+``FILES`` is how many files a task may open, if its definition does not limit them further.
 
 Each ``FD`` is a file descriptor that stays open while any process of an attempt is alive.
 """
@@ -13,6 +15,7 @@ import traceback
 from types import ModuleType
 
 from longshore.execution.forkserver.server import ForkServer
+from longshore.execution.linux import hide_memory
 from longshore.execution.protocol import EXIT_CANNOT_LOAD
 
 
@@ -27,7 +30,8 @@ def prebuild_functions(module: ModuleType) -> None:
 
 def main(arguments: list[str]) -> int:
     """Load the modules that children need, then serve the worker. Returns the exit code."""
-    socket_fd, *rest = arguments
+    hide_memory()  # also of all that it forks: reapers and Python children
+    socket_fd, open_files, *rest = arguments
     separator = rest.index("--")
     modules, inherited_fds = rest[:separator], rest[separator + 1 :]
     sys.path.insert(0, "")
@@ -47,7 +51,7 @@ def main(arguments: list[str]) -> int:
         )
         return EXIT_CANNOT_LOAD
     with socket.socket(fileno=int(socket_fd)) as worker:
-        ForkServer(worker, tuple(int(fd) for fd in inherited_fds)).run()
+        ForkServer(worker, tuple(int(fd) for fd in inherited_fds), int(open_files)).run()
     return 0
 
 

@@ -25,8 +25,9 @@ from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.attempt_settings import command_settings, python_settings
-from longshore.execution.forkserver.linux import close_other_fds, set_process_name
-from longshore.execution.protocol import CHANNEL_FD, FDS_PER_ATTEMPT, REPLIES_FD
+from longshore.execution.linux import become_user, close_other_fds, set_process_name
+from longshore.execution.process_table import own_capabilities
+from longshore.execution.protocol import CHANNEL_FD, FDS_PER_ATTEMPT, REPLIES_FD, SLOT_VARIABLE
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import EXIT_OK, execute_attempt, run_and_report
 from longshore.execution.slot_page import SlotPage
@@ -118,6 +119,7 @@ class AttemptChild:
             for file in files:
                 os.close(file)
         if self._page.begin(1, fence):
+            self._page.close()  # its reaper relies on it
             _run_attempt(files)
         exit_process(EXIT_OK)  # too late
 
@@ -141,12 +143,20 @@ def _run_attempt(files: Sequence[int]) -> NoReturn:
 
 
 def _run_spec(spec: dict[str, Any], channel: Channel) -> None:
+    if user := spec["user"]:
+        # A program may open them again by their names, such as /dev/stdout.
+        for file in _CHILD_FDS:
+            os.fchown(file, user["uid"], user["gid"])
+        become_user(user["uid"], user["gid"], user["groups"])
+        if any(own_capabilities().values()):
+            error = "the attempt could not give up the capabilities of its worker"
+            raise PermissionError(error)
     os.chdir(spec["folder"])
     command = spec["runner"] == "command"
     spec["settings"] = settings = {}
     if command or spec["runner"] == "python":
         check = command_settings if command else python_settings
-        spec["settings"] = settings = check(spec["options"], spec["input"])
+        spec["settings"] = settings = check(spec, spec["input"])
     if command and settings.get("cwd"):
         spec["variables"]["PWD"] = os.path.join(spec["folder"], str(settings["cwd"]))
     # Also for the processes that an agent starts.
@@ -189,11 +199,16 @@ class TaskEnvironment:
 
     def __init__(self, working_directory: str) -> None:
         os.environ["PWD"] = working_directory  # noqa: TID251
+        os.environ[SLOT_VARIABLE] = "1"  # noqa: TID251
         self.base = dict(os.environ)  # noqa: TID251 - passed on to the task, not read as settings
         # The names and values as the C library has them: reading them as text would cost more
         # than a small task. A private name of the standard library.
         self._raw: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # noqa: TID251
         self._raw_base = dict(self._raw)
+
+    def end_slot(self) -> None:
+        """Remove the variable that only children of slots have."""
+        del os.environ[SLOT_VARIABLE]  # noqa: TID251
 
     def apply(
         self, attempt_variables: Mapping[bytes, bytes], variables: Mapping[str, str] | None

@@ -10,7 +10,8 @@ not enforce it.
 A reaper belongs to a slot and forks its children, one after another. It holds the child's ends of
 the slot's files for as long as the worker uses the slot, and gives them to each child. When nothing
 of a child is left, it forks the next one, which waits for a task. It is not involved in the tasks
-themselves: from the slot's page it knows whether one is running, until when, and its memory limit.
+themselves: from the slot's page it knows whether one is running, until when, and its limits of
+memory and processes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import contextlib
 import fcntl
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -33,25 +35,25 @@ from longshore.execution.forkserver.child import (
     run_in_fork,
     set_thread_reset,
 )
-from longshore.execution.forkserver.linux import (
-    become_subreaper,
-    close_other_fds,
-    die_with_parent,
-    set_process_name,
-)
 from longshore.execution.forkserver.slot_child import (
     FOLDER_MODE,
     SlotChild,
     SlotFiles,
     SlotSettings,
 )
-from longshore.execution.process_table import descendants
+from longshore.execution.linux import (
+    become_subreaper,
+    close_other_fds,
+    die_with_parent,
+    set_process_name,
+)
+from longshore.execution.process_table import descendants, groups_below, has_more_descendants
 from longshore.execution.protocol import REQUEST, ChildStatus, KillCause
 from longshore.execution.slot_page import SlotPage, clock_ns
 
 # Above the numbers that a child uses for itself.
 _FIRST_FD = 64
-_MEMORY_CHECK_MS = 250
+_LIMITS_CHECK_MS = 250
 # A wait does not end earlier if the machine sleeps meanwhile, so it is never longer than this.
 _MAX_WAIT_MS = 5_000
 # After a child that ended before it had begun anything, or if no child can be forked.
@@ -112,6 +114,12 @@ class ReapedProcesses:
         very long."""
         deadline = time.monotonic() + KILL_TIMEOUT_S
         reported = False
+        if self.cause is KillCause.PROCESSES:
+            # The kernel kills a group at once: processes that fork faster than this one can kill
+            # them one by one are in few groups. Their sessions contain only descendants.
+            for group in groups_below(os.getpid()) - {os.getpgrp()}:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
         while self.reap():
             if self.wait_status is None:
                 self.signal_group(signal.SIGKILL)
@@ -139,14 +147,19 @@ class Reaper:
             ``SlotFiles`` (of a slot for attempts only the first), then the page file.
         end_pipe: The reading end of a pipe that closes when the fork server ends.
         inherited_fds: Kept open while any descendant is alive; children close them.
+        open_files: The soft limit of its children.
     """
 
-    def __init__(self, files: Sequence[int], end_pipe: int, inherited_fds: Sequence[int]) -> None:
+    def __init__(
+        self, files: Sequence[int], end_pipe: int, inherited_fds: Sequence[int], open_files: int
+    ) -> None:
         reset_process_state()
         become_subreaper()
         set_process_name(b"longshore-reap")
         moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FIRST_FD) for file in files]
-        close_other_fds({*moved, end_pipe, *inherited_fds})
+        close_other_fds({*moved, end_pipe, *inherited_fds})  # up to the limit of the fork server
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
         control, *self._child_files = moved
         self._own_fds = (control, end_pipe, *inherited_fds)
         self._control = socket.socket(fileno=control)
@@ -284,7 +297,8 @@ class Reaper:
         if left_ns is None:
             return None
         # More than is left, as a child that has just begun may not be visible at the deadline.
-        longest_ms = _MEMORY_CHECK_MS if self._page.memory_bytes else _MAX_WAIT_MS
+        is_limited = self._page.memory_bytes or self._page.max_processes
+        longest_ms = _LIMITS_CHECK_MS if is_limited else _MAX_WAIT_MS
         return min(left_ns // 1_000_000 + 2, longest_ms)
 
     def _kill_cause(self) -> KillCause:
@@ -296,6 +310,9 @@ class Reaper:
             self._processes.peak_bytes = max(self._processes.peak_bytes, used)
             if used > limit:
                 return KillCause.MEMORY
+        limit = self._page.max_processes
+        if limit and has_more_descendants(os.getpid(), limit):
+            return KillCause.PROCESSES
         return KillCause.NONE
 
     def _wait(self, timeout_ms: int | None) -> None:

@@ -19,9 +19,9 @@ import socket
 import time
 
 from longshore.execution.forkserver.child import run_in_fork
-from longshore.execution.forkserver.linux import become_subreaper, die_with_parent
 from longshore.execution.forkserver.reaper import KILL_INTERVAL_S, KILL_TIMEOUT_S, Reaper
 from longshore.execution.forkserver.slot_child import WARMUP_RUNS, warm_up_slots
+from longshore.execution.linux import become_subreaper, die_with_parent
 from longshore.execution.process_table import descendants
 from longshore.execution.protocol import FDS_PER_SLOT, MESSAGE_LIMIT_BYTES
 
@@ -29,9 +29,12 @@ from longshore.execution.protocol import FDS_PER_SLOT, MESSAGE_LIMIT_BYTES
 class ForkServer:
     """The fork server of one worker."""
 
-    def __init__(self, worker: socket.socket, inherited_fds: tuple[int, ...]) -> None:
+    def __init__(
+        self, worker: socket.socket, inherited_fds: tuple[int, ...], open_files: int
+    ) -> None:
         self._worker = worker
         self._inherited_fds = inherited_fds  # open while any process of an attempt is alive
+        self._open_files = open_files
         self._reapers: dict[
             int, int
         ] = {}  # process id to the pipe that reports its end to the worker
@@ -86,7 +89,7 @@ class ForkServer:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             process_id = os.fork()
             if process_id == 0:
-                fds = (self._end_pipe, self._inherited_fds)
+                fds = (self._end_pipe, self._inherited_fds, self._open_files)
                 run_in_fork(lambda: Reaper(files[1:], *fds).run(json.loads(data)))
             self._reapers[process_id] = files.pop(0)
         except OSError as error:

@@ -21,10 +21,16 @@ from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 from longshore.core.definitions.definition import Isolation
+from longshore.core.ids import traceparent_of
 from longshore.execution.attempt_settings import python_settings
 from longshore.execution.forkserver.child import TaskEnvironment, exit_process, set_thread_reset
-from longshore.execution.forkserver.linux import become_subreaper, has_children, set_process_name
-from longshore.execution.protocol import ATTEMPT_VARIABLE, TASK_VARIABLE, ChildMessage
+from longshore.execution.linux import become_subreaper, has_children, set_process_name
+from longshore.execution.protocol import (
+    ATTEMPT_VARIABLE,
+    TASK_VARIABLE,
+    TRACE_VARIABLE,
+    ChildMessage,
+)
 from longshore.execution.runners.channel import (
     encode_message,
     require_confirmation,
@@ -56,6 +62,7 @@ from longshore.execution.slot_protocol import (
 
 _OUTPUT, _ERRORS = 1, 2
 _TASK_VARIABLE, _ATTEMPT_VARIABLE = TASK_VARIABLE.encode(), ATTEMPT_VARIABLE.encode()
+_TRACE_VARIABLE = TRACE_VARIABLE.encode()
 FOLDER_MODE = 0o700
 _REPLY_BYTES = 64 * 1024
 # A fork costs as much as a hundred tasks: with these limits it is about one percent of the work,
@@ -257,18 +264,21 @@ class SlotChild:
             time.monotonic_ns() - started_ns,
             task.has_folder,
             False,
-            result,
+            None if result is None else result.encode(),
             error,
         )
 
     def _call(self, record: TaskRecord, task: _RunningTask) -> str:
         """Call the function. Returns its result as JSON."""
-        settings = python_settings(_decode_options(record.options), _decode(record.input))
+        settings = python_settings(_decode_definition(record.definition), _decode(record.input))
         variables: dict[bytes, bytes] = {}
         create_folder: Callable[[], str] | None = task.create_folder
         if not self._in_pool:
             variables[_TASK_VARIABLE] = record.task_id.encode()
             variables[_ATTEMPT_VARIABLE] = b"%d" % record.attempt
+            if TRACE_VARIABLE not in {**self._environment.base, **(settings.get("env") or {})}:
+                trace = traceparent_of(record.job_id, record.task_id, record.attempt)
+                variables[_TRACE_VARIABLE] = trace.encode()
             create_folder = None
         self._environment.apply(variables, settings.get("env"))
         spec = {
@@ -291,6 +301,7 @@ class SlotChild:
         self._begin(0)
         self._serve_one()
         self._environment.apply({}, None)
+        self._environment.end_slot()
         self.replies.close()
         self._page.close()
 
@@ -304,7 +315,8 @@ def warm_up_slots(times: int) -> None:
     """
     null_fd = os.open(os.devnull, os.O_RDWR)
     settings = SlotSettings(isolation=Isolation.FORK, child_folder=os.getcwd())
-    task = TaskRecord(0, 1, 1, '{"function":"os:getpid","path":[]}', "a", "a", 1, "null")
+    definition = '{"options":{"function":"os:getpid","path":[]},"overridable":[]}'
+    task = TaskRecord(0, 1, 1, definition, "a", "a", 1, "null")
     for _ in range(times):
         near, far = socket.socketpair()
         page = SlotPage(-1)
@@ -327,7 +339,7 @@ def _decode(text: str | None) -> Any:
 
 
 # The tasks of a child have few definitions.
-_decode_options = lru_cache(_decode)
+_decode_definition = lru_cache(_decode)
 
 
 def _read_record(path: str) -> TaskRecord:

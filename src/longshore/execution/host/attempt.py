@@ -13,7 +13,8 @@ import json
 import os
 import signal
 import socket
-from collections import defaultdict
+import stat
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
@@ -24,23 +25,36 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.transcripts import entry_id, new_entries
-from longshore.core.definitions.definition import ResourceLimits, RunnerKind
+from longshore.core.definitions.definition import RunnerKind
+from longshore.core.documents import EncodedJson
 from longshore.core.tasks.failures import (
     ErrorCategory,
     Failure,
+    error_text,
     failure_of_exit,
     failure_of_silent_exit,
+    failure_of_too_many_processes,
 )
+from longshore.core.text.json_bounds import JsonBytes
+from longshore.core.text.known_secrets import KnownSecrets
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import NOT_STARTED, ForkedReaper
 from longshore.execution.host.pipes import open_reading, open_writing
-from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
+from longshore.execution.host.report_decoder import (
+    PARSED_ON_LOOP_BYTES,
+    decode_failure,
+    decode_report,
+    is_too_long,
+    parse_long_message,
+    parse_message,
+)
+from longshore.execution.host.task_users import TaskUser
 from longshore.execution.process_table import rss_bytes_of
 from longshore.execution.protocol import (
     AGENT_FOLDER,
     KILL_MESSAGES,
-    LINE_LIMIT_BYTES,
+    SMALL_LINE_BYTES,
     ChildStatus,
     KillCause,
 )
@@ -77,6 +91,9 @@ class ProcessAttempt:
     folder: Path
     cleaner: FolderCleaner
     clock: Clock
+    max_processes: int = 0  # 0: no limit
+    user: TaskUser | None = None  # as which it runs; None: as the user of this process
+    secrets: KnownSecrets | None = None  # masked in everything that the child sends
     process_id: int = 0
     _reaper: ForkedReaper | None = None
     _status: ChildStatus | None = None  # None: the child has not ended
@@ -85,6 +102,10 @@ class ProcessAttempt:
     _is_reading: bool = False
     _reports_closed: bool = False  # the consumer has stopped reading
     _lines: LineDecoder = field(default_factory=LineDecoder)
+    _unparsed: deque[bytearray] = field(default_factory=deque)  # a long line, and those after it
+    _parsing: asyncio.Task[None] | None = None
+    _held_back: dict[Stream, bytes] = field(default_factory=dict)  # may begin a secret
+    _readers: dict[int, Callable[[bytes], None]] = field(default_factory=dict)
     _files: ExitStack = field(default_factory=ExitStack)
     # What the consumer has not read; None: nothing follows.
     _reports: asyncio.Queue[ChildReport | None] = field(default_factory=asyncio.Queue)
@@ -107,10 +128,10 @@ class ProcessAttempt:
         errors, child_errors = (output, child_output) if pty else open_reading(files, theirs)
         channel, child_channel = open_reading(files, theirs)
         self._replies, child_replies = open_writing(files, theirs)
-        self._readers: dict[int, Callable[[bytes], None]] = {
+        self._readers = {
             channel: self._handle_lines,
-            errors: lambda data: self._report(OutputReport(Stream.STDERR, data)),
-            output: lambda data: self._report(OutputReport(Stream.STDOUT, data)),
+            errors: partial(self._handle_output, Stream.STDERR),
+            output: partial(self._handle_output, Stream.STDOUT),
         }
         return child_output, child_errors, child_channel, child_replies
 
@@ -128,6 +149,7 @@ class ProcessAttempt:
         self._reaper = reaper
         reaper.on_status = self._handle_status
         reaper.page.memory_bytes = self.spec.definition.resources.memory_bytes or 0
+        reaper.page.max_processes = self.max_processes
         reaper.page.deadline_ns = deadline_ns
         # Its child may be alive a moment longer than the reaper.
         if not reaper.wake():
@@ -168,17 +190,63 @@ class ProcessAttempt:
             del self._readers[file]
             return False
         self._readers[file](data)
-        if self._reports.qsize() >= _MAX_WAITING_REPORTS:
+        if self._parsing is not None or self._reports.qsize() >= _MAX_WAITING_REPORTS:
             self.set_reading(reading=False)
         return True
 
+    def _handle_output(self, stream: Stream, data: bytes) -> None:
+        if self.secrets is not None:
+            data, self._held_back[stream] = self.secrets.mask_part(
+                self._held_back.get(stream, b"") + data
+            )
+        if data:
+            self._report(OutputReport(stream, data))
+
+    def _parse(self, line: JsonBytes) -> dict[str, Any] | None:
+        message = parse_message(line)
+        if message is not None and self.secrets is not None:
+            self.secrets.mask_json(message)
+        return message
+
+    def _parse_long(self, line: bytearray) -> dict[str, Any] | None:
+        if len(line) <= PARSED_ON_LOOP_BYTES:
+            return self._parse(line)
+        text = line if self.secrets is None else self.secrets.mask_data(line)
+        return parse_long_message(text)
+
     def _handle_lines(self, data: bytes) -> None:
         for line in self._lines.feed(data):
-            if line is None:
-                message = f"a message on the channel is longer than {LINE_LIMIT_BYTES} bytes"
-                self._failure = Failure(category=ErrorCategory.PARSE, message=message)
-            elif (parsed := parse_message(line)) is not None:
+            if line is None or is_too_long(line):
+                message = (
+                    f"a message on the channel is longer than {SMALL_LINE_BYTES} bytes, or is too"
+                    " long for its type, with which a long one must begin"
+                )
+                self._fail(message)
+            elif self._parsing is not None:
+                self._unparsed.append(line)
+            elif len(line) > PARSED_ON_LOOP_BYTES:
+                self._unparsed.append(line)
+                self._parsing = asyncio.ensure_future(self._parse_long_lines())
+            elif (parsed := self._parse(line)) is not None:
                 self._handle_message(parsed)
+
+    def _fail(self, message: str) -> None:
+        self._failure = Failure(category=ErrorCategory.PARSE, message=error_text(message))
+
+    async def _parse_long_lines(self) -> None:
+        """Parse a long line in a thread, and then, in their order, those that came after it."""
+        while self._unparsed:
+            line = self._unparsed.popleft()
+            try:
+                parsed = await asyncio.to_thread(self._parse_long, line)
+            except ValueError as error:
+                self._fail(str(error))
+                continue
+            if parsed is not None:
+                self._handle_message(parsed)
+        self._parsing = None
+        if self._reports.qsize() < _MAX_WAITING_REPORTS:
+            self.set_reading(reading=self._status is None)
 
     def _handle_message(self, message: dict[str, Any]) -> None:
         match message.get("type"):
@@ -193,7 +261,11 @@ class ProcessAttempt:
                 if (report := decode_report(message, now=self.clock.now())) is not None:
                     if isinstance(report, ConversationReport):
                         reported_ids = self._reported_ids[report.conversation]
-                        reported_ids.update(map(entry_id, report.entries))
+                        ids = message.get("ids")  # of entries that stay encoded
+                        if isinstance(report.entries, EncodedJson):
+                            reported_ids.update(ids or ())
+                        else:
+                            reported_ids.update(map(entry_id, report.entries))
                     self._report(report)
 
     def _report(self, report: ChildReport) -> None:
@@ -206,7 +278,7 @@ class ProcessAttempt:
         reaper, self._status = self._reaper, status
         self.set_reading(reading=False)
         if reaper is not None and status.cause is not KillCause.LOST:
-            reaper.page.deadline_ns = reaper.page.memory_bytes = 0
+            reaper.page.deadline_ns = reaper.page.memory_bytes = reaper.page.max_processes = 0
             reaper.on_status = None
             self.on_free(reaper)
         # Nothing is left of the child: read what it has written.
@@ -215,13 +287,16 @@ class ProcessAttempt:
                 if not self._read(file):
                     break
         self._handle_lines(b"\n")
+        for stream, data in self._held_back.items():
+            if data and self.secrets is not None:
+                self._report(OutputReport(stream, self.secrets.mask_end(data)))
         self._close_pipes()
         reach("attempt.child_ended")
         if not self.begun.done():
             error = reaper.error if reaper is not None else ""
             self.begun.set_exception(BackendUnavailable(error or NOT_STARTED))
-        if self.spec.definition.runner is RunnerKind.AGENT:
-            self._reporting = asyncio.ensure_future(self._report_unreported(status))
+        if self._parsing is not None or self.spec.definition.runner is RunnerKind.AGENT:
+            self._reporting = asyncio.ensure_future(self._report_rest(status))
         else:
             self._finish(status)
 
@@ -229,10 +304,13 @@ class ProcessAttempt:
         self._ended.set_result(status)
         self._reports.put_nowait(None)
 
-    async def _report_unreported(self, status: ChildStatus) -> None:
+    async def _report_rest(self, status: ChildStatus) -> None:
         try:
-            for report in await asyncio.to_thread(self._read_unreported):
-                self._report(report)
+            if self._parsing is not None:
+                await self._parsing
+            if self.spec.definition.runner is RunnerKind.AGENT:
+                for report in await asyncio.to_thread(self._read_unreported):
+                    self._report(report)
         finally:
             self._finish(status)
 
@@ -245,15 +323,27 @@ class ProcessAttempt:
         reports = []
         for path in sorted((self.folder / AGENT_FOLDER).glob("**/projects/*/*.jsonl")):
             with contextlib.suppress(OSError):
-                if path.is_symlink() or path.stat().st_size > _MAX_TRANSCRIPT_BYTES:
-                    continue
-                entries = list(new_entries(path.read_bytes(), self._reported_ids[path.stem]))
+                data = self._read_transcript(path)
+                entries = list(new_entries(data, self._reported_ids[path.stem]))
                 if entries:
                     reports.append(ConversationReport(path.stem, entries))
         return reports
 
+    def _read_transcript(self, path: Path) -> bytes:
+        """Returns the content of a file that the task has written; empty if it is something else.
+
+        The task may have put a link in its way, also to what only the worker can read.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(path, flags), "rb") as file:
+            about = os.fstat(file.fileno())
+            is_own = self.user is None or about.st_uid == self.user.uid
+            is_read = is_own and stat.S_ISREG(about.st_mode)
+            return file.read() if is_read and about.st_size <= _MAX_TRANSCRIPT_BYTES else b""
+
     def _close_pipes(self) -> None:
         self.set_reading(reading=False)
+        self._readers.clear()
         self._files.close()
 
     async def reports(self) -> AsyncIterator[ChildReport]:
@@ -292,13 +382,23 @@ class ProcessAttempt:
             if self._result is not None:
                 return build(result=self._result.get("value"))
         if status.cause is not KillCause.NONE:
-            return build(failure=_failure_by_reaper(status, definition.resources))
+            return build(failure=self._failure_by_reaper(status))
         if definition.runner is RunnerKind.COMMAND and code != 0:
             codes = definition.retryable_exit_codes
             failure = failure_of_exit(code, retryable_codes=codes, peak_rss_bytes=peak)
         else:
             failure = failure_of_silent_exit(code, peak_rss_bytes=peak)
         return build(failure=self._failure or failure)
+
+    def _failure_by_reaper(self, status: ChildStatus) -> Failure:
+        if status.cause is KillCause.MEMORY:
+            allowed = self.spec.definition.resources.memory_bytes or 0
+            used, limit = status.peak_bytes // 2**20, allowed // 2**20
+            message = f"used {used} MB of memory; its definition allows {limit} MB"
+            return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
+        if status.cause is KillCause.PROCESSES:
+            return failure_of_too_many_processes(self.max_processes)
+        return Failure(category=ErrorCategory.CRASH, message=KILL_MESSAGES[status.cause])
 
     async def stop(self, *, grace: timedelta) -> str:
         if self._reaper is not None and self._status is None:
@@ -317,11 +417,3 @@ class ProcessAttempt:
 
     async def close(self) -> None:
         await self.cleaner.remove(self.folder)
-
-
-def _failure_by_reaper(status: ChildStatus, limits: ResourceLimits) -> Failure:
-    if status.cause is KillCause.MEMORY:
-        used, limit = status.peak_bytes // 2**20, (limits.memory_bytes or 0) // 2**20
-        message = f"used {used} MB of memory; its definition allows {limit} MB"
-        return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
-    return Failure(category=ErrorCategory.CRASH, message=KILL_MESSAGES[status.cause])

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -32,16 +33,28 @@ from longshore.execution.protocol import (
     decode_status,
 )
 from longshore.execution.slot_page import SlotPage, clock_ns
+from longshore.ports.runner import RunnerBroken
 
 # Processes that hang in the kernel are not waited for longer.
 _END_TIMEOUT_S = 5.0
 # A reaper sleeps until the deadline that it has read last. If that is so near, wake it.
 _WAKE_MARGIN_NS = 1_000_000_000
 _SERVER_ENDED = "the fork server has ended"
+_MAX_FAILED_STARTS = 3
 NOT_STARTED = "the child ended before it started"
 
+# The soft limit of tasks, which is not raised: ``select()`` fails with a file above 1,024.
+_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+_MAX_OPEN_FILES = 65_536  # as closing all of them must stay cheap
 
 OnStatus = Callable[[ChildStatus], None]
+
+
+def raise_open_files_limit() -> None:
+    """Let this process open as many files as its hard limit allows, but not its tasks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < (raised := min(hard, _MAX_OPEN_FILES)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
 
 
 class ForkedReaper:
@@ -179,6 +192,7 @@ class ForkServerClient:
     _process: asyncio.subprocess.Process | None = None
     _opening: asyncio.Future[None] | None = None
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _failed_starts: int = 0  # in a row: it ended before it had loaded its modules
 
     @property
     def process_id(self) -> int | None:
@@ -189,7 +203,9 @@ class ForkServerClient:
         """Start the process if it is not running, and wait until it has loaded its modules.
 
         Raises:
-            UsageError: one of the modules cannot be loaded, or this system is not Linux.
+            RunnerBroken: one of the modules cannot be loaded, or the process ended while it loaded
+                them, for the third time in a row.
+            UsageError: this system is not Linux.
             BackendUnavailable: no process can be started, or it ended at once.
         """
         if sys.platform != "linux":
@@ -216,7 +232,13 @@ class ForkServerClient:
             try:
                 process = self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "longshore.execution.forkserver"),
-                    *(str(theirs.fileno()), *self.modules, "--", *map(str, inherited_fds)),
+                    *(
+                        str(theirs.fileno()),
+                        str(_OPEN_FILES),
+                        *self.modules,
+                        "--",
+                        *map(str, inherited_fds),
+                    ),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), *inherited_fds),
@@ -239,10 +261,17 @@ class ForkServerClient:
         reach("forkserver.started")
         if await is_ready:
             reach("forkserver.ready")
-        elif await process.wait() == EXIT_CANNOT_LOAD:
-            raise UsageError(f"{', '.join(self.modules)} cannot be loaded; see the traceback above")
-        else:
-            raise BackendUnavailable(_SERVER_ENDED)
+            self._failed_starts = 0
+            return
+        exit_code, modules = await process.wait(), ", ".join(self.modules)
+        if exit_code == EXIT_CANNOT_LOAD:
+            raise RunnerBroken(f"{modules} cannot be loaded; see the traceback above")
+        self._failed_starts += 1
+        ended = f"the fork server ended while it loaded {modules or 'Longshore'}: "
+        ended += f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
+        if self._failed_starts < _MAX_FAILED_STARTS:
+            raise BackendUnavailable(ended)
+        raise RunnerBroken(f"{ended}, {self._failed_starts} times in a row")
 
     def _receive(self, ours: socket.socket, ready: asyncio.Future[bool]) -> None:
         """It has loaded its modules, or it has ended: its reapers kill their children and end."""

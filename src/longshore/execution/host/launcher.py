@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,18 +17,24 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
+from longshore.core.ids import traceparent_of
+from longshore.core.text.known_secrets import KnownSecrets
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkedReaper, ForkServerClient
 from longshore.execution.host.slots import ProcessSlots
+from longshore.execution.host.task_users import TaskUser, TaskUsers
 from longshore.execution.protocol import (
     ATTEMPT_VARIABLE,
     CHANNEL_FD,
     CHANNEL_VARIABLE,
     DEPENDENCIES_VARIABLE,
+    FEEDBACK_VARIABLE,
     INPUT_VARIABLE,
+    PREVIOUS_OUTPUT_VARIABLE,
     TASK_VARIABLE,
+    TRACE_VARIABLE,
 )
 from longshore.execution.slot_page import PAGE_BYTES, SlotPage
 from longshore.ports.child_slots import SlotListener
@@ -38,9 +46,10 @@ _SPEC_FIELDS = (
     *("task_id", "job_id", "attempt", "input", "dependency_outputs", "checkpoints"),
     *("feedback", "previous_output", "revision", "has_budget", "conversations"),
 )
-_DEFINITION_FIELDS = ("runner", "isolation", "pty", "options")
+_DEFINITION_FIELDS = ("runner", "isolation", "pty", "options", "overridable")
 _FOLDER_MODE = 0o700
 _INPUT_FILE, _DEPENDENCIES_FILE = "input.json", "dependencies.json"
+_FEEDBACK_FILE, _PREVIOUS_OUTPUT_FILE = "feedback.txt", "previous_output.json"
 # The workspace of a failed or paused agent task is kept this long, for a resume or a larger budget.
 _STALE_AFTER = timedelta(days=30)
 
@@ -51,10 +60,14 @@ class ProcessRunner:
 
     Args:
         agent_access: What only agents receive: how to reach their model, and their permissions.
+        max_processes: How many processes an attempt may have, unless its definition limits them;
+            0: no limit.
         modules: Loaded before any child is started.
         agent_modules: Modules that take a second and much memory to load. Agents have their own
             fork server, which loads them and starts with the first agent.
         preload: Start the agents' fork server in ``open``.
+        read_secret: Returns the secret of this name, or raises ``UsageError``.
+        users: Those as which tasks run; None: as the user of this process.
         inherited_fds: Returns file descriptors that stay open while any process of an attempt is
             alive.
     """
@@ -64,14 +77,20 @@ class ProcessRunner:
     clock: Clock
     _: KW_ONLY
     keep_folders: bool = False
+    max_processes: int = 0
     agent_access: Mapping[str, Any] = field(default_factory=dict)
     modules: Sequence[str] = ()
     agent_modules: Sequence[str] = ()
     preload: bool = False
+    read_secret: Callable[[str], str] = str
+    users: TaskUsers | None = None
     inherited_fds: Callable[[], Sequence[int]] = tuple
 
     def __post_init__(self) -> None:
         self._folder = self.folder / "work"
+        if self.users is not None:
+            # Tasks of other users can neither read nor pass the data folder.
+            self._folder = self.folder.with_name(f"{self.folder.name}-tasks")
         self._cleaner = FolderCleaner(keep=self.keep_folders)
         client = partial(ForkServerClient, self.environment, inherited_fds=self.inherited_fds)
         self.forkserver = self.agent_forkserver = client(modules=self.modules)
@@ -80,6 +99,8 @@ class ProcessRunner:
         self._free_slots = defaultdict[ForkServerClient, list[ForkedReaper]](list)
 
     async def open(self) -> None:
+        if self.users is not None:
+            self.users.open_folder(self._folder)
         before = self.clock.now() - _STALE_AFTER
         await self._cleaner.remove_stale(self._folder, "*.agent", before=before)
         await self.forkserver.open()
@@ -100,18 +121,29 @@ class ProcessRunner:
             folder=self._folder,
             page_path=page_path,
             cleaner=self._cleaner,
+            max_processes=self.max_processes,
         )
 
     async def start(self, spec: AttemptSpec, *, deadline_ns: int) -> ProcessAttempt:
         forkserver = await self._forkserver_for(spec.definition)
+        user = None if self.users is None else self.users.of(spec.tenant)
         folder = self._folder / f"{spec.task_id}.{spec.attempt}"
         free_slots = self._free_slots[forkserver]
+        variables = spec.definition.secrets.items()
+        secrets = {variable: self.read_secret(name) for variable, name in variables}
         attempt = ProcessAttempt(
-            spec, on_free=free_slots.append, folder=folder, cleaner=self._cleaner, clock=self.clock
+            spec,
+            on_free=free_slots.append,
+            folder=folder,
+            cleaner=self._cleaner,
+            clock=self.clock,
+            max_processes=spec.definition.resources.processes or self.max_processes,
+            secrets=KnownSecrets(secrets.values()) if secrets else None,
+            user=user,
         )
         try:
-            _prepare_folder(folder, spec)
-            document = json.dumps(self._encode(spec, folder), default=asdict).encode()
+            write = partial(self._write_spec, spec, folder, secrets, user)
+            document = await asyncio.to_thread(write) if spec.is_long else write()
             reach("attempt.spec_written")
             with ExitStack() as theirs:
                 child_ends = attempt.open_pipes(theirs)
@@ -131,6 +163,13 @@ class ProcessRunner:
         reach("attempt.child_started")
         return attempt
 
+    def _write_spec(
+        self, spec: AttemptSpec, folder: Path, secrets: Mapping[str, str], user: TaskUser | None
+    ) -> bytes:
+        """Create the folder. Returns what the child receives."""
+        _prepare_folder(folder, spec, user)
+        return json.dumps(self._encode(spec, folder, secrets, user), default=asdict).encode()
+
     async def _forkserver_for(self, definition: Definition) -> ForkServerClient:
         cold = definition.isolation is Isolation.SPAWN
         if definition.runner is not RunnerKind.AGENT or cold:
@@ -142,7 +181,9 @@ class ProcessRunner:
             return self.forkserver
         return self.agent_forkserver
 
-    def _encode(self, spec: AttemptSpec, folder: Path) -> dict[str, Any]:
+    def _encode(
+        self, spec: AttemptSpec, folder: Path, secrets: Mapping[str, str], user: TaskUser | None
+    ) -> dict[str, Any]:
         """Returns the spec as the child receives it."""
         definition = spec.definition
         limits = asdict(definition.resources)
@@ -152,7 +193,12 @@ class ProcessRunner:
             **{name: getattr(spec, name) for name in _SPEC_FIELDS},
             "resources": {**limits, "cpu_s": None if cpu is None else int(cpu.total_seconds())},
             "folder": str(folder),
-            "environment": self.environment,
+            "environment": {
+                TRACE_VARIABLE: traceparent_of(spec.job_id, spec.task_id, spec.attempt),
+                **self.environment,
+                **(user.variables(folder) if user is not None else {}),
+            },
+            "user": user,
             "variables": {
                 "PWD": str(folder),
                 TASK_VARIABLE: spec.task_id,
@@ -160,17 +206,32 @@ class ProcessRunner:
                 CHANNEL_VARIABLE: str(CHANNEL_FD),
             },
         }
+        if secrets:
+            options = definition.options
+            document["options"] = {**options, "env": {**options["env"], **secrets}}
         if definition.runner is RunnerKind.COMMAND:
             document["variables"] |= {
                 INPUT_VARIABLE: str(folder / _INPUT_FILE),
                 DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES_FILE),
             }
+            if spec.feedback is not None:
+                document["variables"] |= {
+                    FEEDBACK_VARIABLE: str(folder / _FEEDBACK_FILE),
+                    PREVIOUS_OUTPUT_VARIABLE: str(folder / _PREVIOUS_OUTPUT_FILE),
+                }
         if definition.runner is RunnerKind.AGENT:
+            # The workspace outlives the attempts of its task.
+            workspace = self._folder / f"{spec.task_id}.agent"
+            repositories = self.folder / "repositories" / spec.tenant
+            if user is not None:
+                repositories = self._folder / f"{spec.tenant}.repositories"
+                for path in (workspace, repositories):
+                    path.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+                    user.own(path)
             document["agent"] = {
                 **self.agent_access,
-                # The workspace outlives the attempts of its task.
-                "workspace": str(self._folder / f"{spec.task_id}.agent"),
-                "repositories": str(self._folder.parent / "repositories"),
+                "workspace": str(workspace),
+                "repositories": str(repositories),
             }
         return document
 
@@ -184,17 +245,25 @@ async def _open_slot(forkserver: ForkServerClient) -> ForkedReaper:
         return await forkserver.fork_reaper(SlotPage(page_file), None, slot={}, fds=(page_file,))
 
 
-def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
+def _prepare_folder(folder: Path, spec: AttemptSpec, user: TaskUser | None) -> None:
     """Create the attempt's folder and a command's input files, readable only by their owner."""
     folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    if user is not None and folder.is_dir():
+        shutil.rmtree(folder)  # what a task has left there must not be written to
     folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
     reach("attempt.folder_created")
     if spec.definition.runner is RunnerKind.COMMAND:
-        _write_private(folder / _INPUT_FILE, spec.input)
-        _write_private(folder / _DEPENDENCIES_FILE, dict(spec.dependency_outputs))
+        _write_private(folder / _INPUT_FILE, json.dumps(spec.input))
+        _write_private(folder / _DEPENDENCIES_FILE, json.dumps(dict(spec.dependency_outputs)))
+        if spec.feedback is not None:
+            _write_private(folder / _FEEDBACK_FILE, spec.feedback)
+            _write_private(folder / _PREVIOUS_OUTPUT_FILE, json.dumps(spec.previous_output))
+    if user is not None:
+        for path in (*folder.iterdir(), folder):
+            user.own(path)
 
 
-def _write_private(path: Path, value: Any) -> None:
+def _write_private(path: Path, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "wb") as file:
-        file.write(json.dumps(value).encode())
+        file.write(text.encode(errors="replace"))

@@ -10,12 +10,24 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from datetime import datetime, timedelta
 from typing import Any, TypeGuard
 
+import msgspec
+
+from longshore.core.agents.transcripts import entry_id
+from longshore.core.documents import EncodedJson
 from longshore.core.events.types import Activity, Usage
 from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
+from longshore.core.text.json_bounds import (
+    JsonBytes,
+    has_more_values,
+    has_unusable_number,
+    is_utf8,
+)
 from longshore.core.text.sanitise import safe_excerpt
+from longshore.execution.protocol import LARGE_MESSAGES, SMALL_LINE_BYTES
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
     ActivityReport,
@@ -31,12 +43,50 @@ from longshore.ports.runner import (
 
 _NAME_CHARACTERS = 200
 _LINE_CHARACTERS = 500
+PARSED_ON_LOOP_BYTES = 256 * 1024
+"""A longer message is checked in a thread, and its values stay encoded."""
+MAX_LONG_MESSAGE_VALUES = 1_000_000
 _MAX_NUMBER = 2**53  # JSON numbers beyond it are not exact everywhere
 _MAX_WAIT_S = 10.0**9
+_LARGE = re.compile(
+    rb'\s{0,9}\{\s{0,9}"type"\s{0,9}:\s{0,9}"(%b)"' % "|".join(LARGE_MESSAGES).encode()
+)
+
+
+class _Result(msgspec.Struct):
+    value: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Step(msgspec.Struct):
+    name: Any = None
+    result: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Conversation(msgspec.Struct):
+    conversation: str
+    entries: msgspec.Raw
+
+
+class _Entry(msgspec.Struct):
+    uuid: Any = None
+
+
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_result = msgspec.json.Decoder(_Result).decode
+_decode_step = msgspec.json.Decoder(_Step).decode
+_decode_conversation = msgspec.json.Decoder(_Conversation).decode
+_decode_entries = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_entry = msgspec.json.Decoder(_Entry).decode
+_ACTIVITIES = ("step_running", "sdk_query", "waiting")
 _CATEGORIES = {category.value: category for category in ErrorCategory}
 
 
-def parse_message(line: bytes) -> dict[str, Any] | None:
+def is_too_long(line: JsonBytes) -> bool:
+    """Whether a message exceeds the limit of its type, with which a large one begins."""
+    return len(line) > SMALL_LINE_BYTES and not _LARGE.match(line)
+
+
+def parse_message(line: JsonBytes) -> dict[str, Any] | None:
     """Returns the message on a line; None if the line is not a JSON object."""
     try:
         message = json.loads(line)
@@ -45,13 +95,81 @@ def parse_message(line: bytes) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
+def parse_long_message(line: JsonBytes) -> dict[str, Any] | None:
+    """Returns a long message, whose result or entries stay encoded; takes long.
+
+    A message of another type is not long. ``ids`` are those of the entries of a conversation.
+
+    Raises:
+        ValueError: it has too many values, or cannot be stored.
+    """
+    kind = _LARGE.match(line)
+    if kind is None:
+        return parse_message(line)
+    check_json(line)
+    try:
+        return _decode_long(kind[1], line)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"a message cannot be read: {error}") from error
+
+
+def _decode_long(kind: bytes, line: JsonBytes) -> dict[str, Any]:
+    match kind:
+        case b"result":
+            return {"type": "result", "value": _encoded(_decode_result(line).value)}
+        case b"step":
+            step = _decode_step(line)
+            return {"type": "step", "name": step.name, "result": _encoded(step.result)}
+        case _:
+            conversation = _decode_conversation(line)
+            entries = _decode_entries(conversation.entries)
+            if not all(bytes(memoryview(entry)[:1]) == b"{" for entry in entries):
+                raise ValueError("an entry of the conversation is not an object")
+            return {
+                "type": "conversation",
+                "conversation": conversation.conversation,
+                "entries": _encoded(conversation.entries),
+                "ids": [_id_of(entry) for entry in entries],
+            }
+
+
+def check_json(text: JsonBytes | memoryview) -> None:
+    """Check that a long text is JSON, can be stored, and needs a bounded amount of memory.
+
+    Raises:
+        ValueError: it is not, or does not.
+    """
+    data = bytes(text) if isinstance(text, memoryview) else text
+    if not is_utf8(data):
+        raise ValueError("a message is not UTF-8")
+    try:
+        _decode_raw(data)  # checks the syntax, and makes no values
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"a message is not JSON: {error}") from error
+    if has_more_values(data, MAX_LONG_MESSAGE_VALUES):
+        limit = f"{MAX_LONG_MESSAGE_VALUES:,}"
+        raise ValueError(f"a message has more than {limit} values; store a file instead")
+    if has_unusable_number(data):
+        raise ValueError("a message has a number that is too large")
+
+
+def _encoded(raw: msgspec.Raw) -> EncodedJson:
+    return EncodedJson(memoryview(raw))
+
+
+def _id_of(entry: msgspec.Raw) -> str:
+    uuid = _decode_entry(entry).uuid
+    return uuid if isinstance(uuid, str) else entry_id(json.loads(bytes(entry)))
+
+
 def decode_report(message: dict[str, Any], *, now: datetime) -> ChildReport | None:
     """Returns the report in the message; None for results, errors and unknown types."""
     match message:
         case {"type": "activity"}:
             step = message.get("step")
+            kind = message.get("activity")
             activity = Activity(
-                type=_excerpt(message.get("activity", "waiting")),
+                type=kind if kind in _ACTIVITIES else "waiting",
                 step_name=None if step is None else _excerpt(step),
                 timestamp=now,
             )
@@ -65,6 +183,8 @@ def decode_report(message: dict[str, Any], *, now: datetime) -> ChildReport | No
             return SummaryReport(line) if line else None
         case {"type": "step"}:
             return StepReport(str(message.get("name")), message.get("result"))
+        case {"type": "conversation", "conversation": str(name), "entries": EncodedJson() as text}:
+            return ConversationReport(name, text)
         case {"type": "conversation", "conversation": str(name), "entries": list(entries)}:
             return ConversationReport(name, [item for item in entries if isinstance(item, dict)])
         case {"type": "spend", "number": number, "spent": dict(spent), "estimate": dict(estimate)}:

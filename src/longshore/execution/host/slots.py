@@ -27,16 +27,27 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Definition, Isolation
+from longshore.core.documents import EncodedJson
 from longshore.core.tasks.failures import (
     ErrorCategory,
     Failure,
+    error_text,
     failure_of_silent_exit,
+    failure_of_too_many_processes,
 )
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.execution.host.pipes import open_reading, open_sockets
-from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
+from longshore.execution.host.report_decoder import (
+    PARSED_ON_LOOP_BYTES,
+    check_json,
+    decode_failure,
+    decode_report,
+    is_too_long,
+    parse_long_message,
+    parse_message,
+)
 from longshore.execution.protocol import KILL_MESSAGES, ChildStatus, KillCause
 from longshore.execution.slot_page import SlotPage, open_page_file
 from longshore.execution.slot_protocol import (
@@ -88,6 +99,7 @@ class ProcessSlots:
         folder: Contains the folders of attempts and children.
         page_path: The file that records what was begun; it outlives a kill of all processes, and is
             removed by ``close``.
+        max_processes: How many processes a child may be, with those that it starts; 0: no limit.
     """
 
     def __init__(
@@ -99,11 +111,13 @@ class ProcessSlots:
         folder: Path,
         page_path: Path,
         cleaner: FolderCleaner,
+        max_processes: int = 0,
     ) -> None:
         self.forkserver = forkserver
         self.listener = listener
         self.clock = clock
         self.cleaner = cleaner
+        self.max_processes = max_processes
         self.folder = folder
         self._page_path = page_path
         self._slots: dict[int, _ChildSlot] = {}
@@ -198,6 +212,7 @@ class _GivenTask:
     file: str | None  # contains its record
     open_streams: int  # whose boundary has not been read; in fork there are no boundaries
     frame: OutcomeFrame | None = None
+    parsing: asyncio.Task[None] | None = None  # of a long report
 
 
 @dataclass(slots=True, eq=False)
@@ -227,7 +242,7 @@ class _ChildSlot:
         # No process has used the name before, so nothing can be left in it.
         self._child_folder = f"{slots.folder}/slot-{os.getpid()}-{secrets.token_hex(8)}"
         self._token = b"\0" + secrets.token_bytes(TOKEN_BYTES - 1)
-        self._options: dict[int, tuple[Definition, str]] = {}  # as JSON, by a definition's identity
+        self._definitions: dict[int, tuple[Definition, str]] = {}  # as JSON, by their identity
         self._output_paused = False
         self._output_followed = False
         self._has_reported = False  # since the output was last considered
@@ -259,6 +274,7 @@ class _ChildSlot:
             theirs.callback(os.close, page_file)
             self.page = SlotPage(page_file, self.number)
             self.page.format()
+            self.page.max_processes = self._slots.max_processes
             self._replies, replies_end = open_sockets(ours, theirs)
             self._reports, reports_end = open_reading(ours, theirs)
             output, output_end = open_reading(ours, theirs)
@@ -319,7 +335,7 @@ class _ChildSlot:
                 self._generation,
                 number,
                 task.fence,
-                self._options_of(task.definition),
+                self._definition_text(task.definition),
                 task.task_id,
                 task.job_id,
                 task.attempt,
@@ -348,15 +364,16 @@ class _ChildSlot:
             pipe.tasks.append(number)
         return True
 
-    def _options_of(self, definition: Definition) -> str:
+    def _definition_text(self, definition: Definition) -> str:
         # The value has a reference to the definition, so its identity is not used again.
-        entry = self._options.get(id(definition))
+        entry = self._definitions.get(id(definition))
         if entry is None:
             if not runs_in_slot(definition) or definition.isolation is not self._isolation:
                 raise ValueError(f"tasks of {definition.name!r} cannot run in slot {self.number}")
-            if len(self._options) >= _MAX_DEFINITIONS:
-                self._options.clear()
-            entry = self._options[id(definition)] = (definition, json.dumps(definition.options))
+            if len(self._definitions) >= _MAX_DEFINITIONS:
+                self._definitions.clear()
+            fields = {"options": definition.options, "overridable": definition.overridable}
+            entry = self._definitions[id(definition)] = (definition, json.dumps(fields))
         return entry[1]
 
     def _write_record(self, number: int, packet: bytes) -> str:
@@ -531,12 +548,36 @@ class _ChildSlot:
         # A thread that a task has left behind may still send something.
         if entry is None or entry.frame is not None or entry.task.fence != frame.fence:
             return
-        if (message := parse_message(frame.message)) is None:
+        # A task waits for the answer to its long report, a step, before it sends another one.
+        is_long = len(frame.message) > PARSED_ON_LOOP_BYTES
+        if is_too_long(frame.message) or (is_long and entry.parsing is not None):
+            error = "a report that is too long, or that did not wait for an answer"
+            raise InvalidFrame(error)
+        if is_long:
+            entry.parsing = self._loop.create_task(self._parse_report(entry, frame))
+        else:
+            self._report(frame.number, parse_message(frame.message))
+
+    async def _parse_report(self, entry: _GivenTask, frame: ReportFrame) -> None:
+        try:
+            message = await asyncio.to_thread(parse_long_message, frame.message)
+        except ValueError:
+            message = None
+        entry.parsing = None
+        # If the task has ended meanwhile, nothing waits for the answer.
+        if self._unfinished.get(frame.number) is entry and entry.frame is None:
+            try:
+                self._report(frame.number, message)
+            except InvalidFrame:
+                self._reject()
+
+    def _report(self, number: int, message: dict[str, Any] | None) -> None:
+        if message is None:
             error = "a report that is not a JSON object"
             raise InvalidFrame(error)
         report = decode_report(message, now=self._slots.clock.now())
         if report is not None:
-            self._listener.report(self.number, frame.number, report)
+            self._listener.report(self.number, number, report)
 
     def _finish(self, entry: _GivenTask, frame: OutcomeFrame) -> None:
         """Hand over how a task ended, unless its child has to end first."""
@@ -550,7 +591,16 @@ class _ChildSlot:
     def _outcome(self, task: SlotTask, frame: OutcomeFrame) -> SlotOutcome:
         failure = None if frame.error is None else decode_failure(frame.error)
         folder = self._folder_of(task) if frame.has_folder else None
-        return SlotOutcome(frame.number, frame.result, failure, frame.duration_ns, folder)
+        result: str | EncodedJson | None = None
+        if frame.result is not None and len(frame.result) > PARSED_ON_LOOP_BYTES:
+            result = EncodedJson(frame.result, check_json)
+        elif frame.result is not None:
+            try:
+                check_json(frame.result)
+                result = frame.result.decode()
+            except ValueError as error:
+                failure = Failure(category=ErrorCategory.PARSE, message=error_text(str(error)))
+        return SlotOutcome(frame.number, result, failure, frame.duration_ns, folder)
 
     def _folder_of(self, task: SlotTask) -> Path:
         return self._slots.folder / f"{task.task_id}.{task.attempt}"
@@ -651,7 +701,7 @@ class _ChildSlot:
             return None, finished
         cause = self._cause_of(status, code, begun)
         peak = status.peak_bytes or None
-        exit_failure = _exit_failure(cause, code, peak)
+        exit_failure = self._exit_failure(cause, code, peak)
         ending = ChildEnding(
             cause=cause,
             begun=None if begun is None else begun.number,
@@ -685,11 +735,12 @@ class _ChildSlot:
             return ChildEndCause(status.cause)
         return ChildEndCause.RETIRED if code == 0 and begun is None else ChildEndCause.CRASHED
 
-
-def _exit_failure(cause: ChildEndCause, code: int, peak_rss_bytes: int | None) -> Failure:
-    if cause in _MESSAGES:
-        return Failure(category=ErrorCategory.CRASH, message=_MESSAGES[cause])
-    return failure_of_silent_exit(code, peak_rss_bytes=peak_rss_bytes)
+    def _exit_failure(self, cause: ChildEndCause, code: int, peak_bytes: int | None) -> Failure:
+        if cause is ChildEndCause.PROCESSES:
+            return failure_of_too_many_processes(self._slots.max_processes)
+        if cause in _MESSAGES:
+            return Failure(category=ErrorCategory.CRASH, message=_MESSAGES[cause])
+        return failure_of_silent_exit(code, peak_rss_bytes=peak_bytes)
 
 
 def _remove_file(path: str | None) -> None:

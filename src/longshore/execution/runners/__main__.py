@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
+from longshore.execution.linux import hide_memory
 from longshore.execution.protocol import CHANNEL_FD, REPLIES_FD
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import execute_attempt
@@ -15,6 +16,7 @@ from longshore.execution.runners.executor import execute_attempt
 
 def main() -> int:
     """Execute the spec in the file whose number is the first argument. Returns the exit code."""
+    hide_memory()
     with open(int(sys.argv[1]), encoding="utf-8") as file:
         file.seek(0)
         spec = json.load(file)

@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any, BinaryIO
 
-from longshore.execution.protocol import LINE_LIMIT_BYTES, ChildMessage
+from longshore.execution.protocol import (
+    LARGE_MESSAGES,
+    LINE_LIMIT_BYTES,
+    SMALL_LINE_BYTES,
+    ChildMessage,
+)
 
 BURST = 50
 PER_SECOND = 10.0
@@ -22,7 +27,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class MessageTooLong(ValueError):
-    """A message that exceeds ``LINE_LIMIT_BYTES``."""
+    """A message that exceeds the limit of its type."""
 
 
 def encode_json(value: Any) -> str:
@@ -39,7 +44,7 @@ def encode_message(kind: ChildMessage, content: Mapping[str, Any]) -> bytes:
     """Returns a message to the worker.
 
     Raises:
-        MessageTooLong: it exceeds ``LINE_LIMIT_BYTES``.
+        MessageTooLong: it exceeds the limit of its type.
     """
     data = encode_json({"type": kind, **content}).encode()
     check_length(kind, len(data))
@@ -50,10 +55,11 @@ def check_length(kind: ChildMessage, size: int) -> None:
     """Refuse a message that the worker would not read.
 
     Raises:
-        MessageTooLong: it exceeds ``LINE_LIMIT_BYTES``.
+        MessageTooLong: it exceeds the limit of its type.
     """
-    if size >= LINE_LIMIT_BYTES:
-        raise MessageTooLong(f"a {kind} message of {size} bytes exceeds {LINE_LIMIT_BYTES} bytes")
+    limit = LINE_LIMIT_BYTES if kind in LARGE_MESSAGES else SMALL_LINE_BYTES
+    if size >= limit:
+        raise MessageTooLong(f"a {kind} message of {size} bytes exceeds {limit} bytes")
 
 
 def write_all(file: int, data: bytes) -> None:
@@ -80,7 +86,7 @@ class Channel:
         """Send one message completely.
 
         Raises:
-            MessageTooLong: it exceeds ``LINE_LIMIT_BYTES``.
+            MessageTooLong: it exceeds the limit of its type.
         """
         data = encode_message(kind, content) + b"\n"
         with self._write_lock:

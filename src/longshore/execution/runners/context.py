@@ -12,12 +12,15 @@ import json
 import math
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
+from threading import Lock
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
+from longshore.core.ids import traceparent_of
 from longshore.core.text.sanitise import safe_excerpt
+from longshore.errors import StepNameTaken
 from longshore.execution.protocol import ChildMessage
 from longshore.execution.runners.channel import Throttle
 
@@ -25,6 +28,7 @@ ResultT = TypeVar("ResultT")
 
 LINE_LIMIT_CHARACTERS = 500
 """Longer summaries and progress texts are truncated."""
+_LOG_CHARACTERS = 5_000  # in JSON less than a message may have
 
 
 class ReportSink(Protocol):
@@ -66,6 +70,9 @@ class Context:
         # Read now: the task may change its working directory.
         self._folder = None if create_folder else spec.get("folder") or os.getcwd()
         self._steps = dict(spec["checkpoints"])
+        self._step_calls: dict[str, int] = {}
+        self._running_steps: set[str] = set()
+        self._steps_lock = Lock()
         self._channel = channel
         self._throttle: Throttle | None = None
         self._last_progress: tuple[float, float | None] | None = None
@@ -83,6 +90,14 @@ class Context:
     def idempotency_key(self) -> str:
         """The same key in every attempt of this task, for services that deduplicate requests."""
         return self.task_id
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context of this attempt; the job has one trace, each attempt a span.
+
+        A task of its own process finds it in ``TRACEPARENT`` too, unless ``env`` sets another.
+        """
+        return traceparent_of(self.job_id, self.task_id, self.attempt)
 
     @property
     def cancelled(self) -> bool:
@@ -106,34 +121,56 @@ class Context:
         the work and in later ones. In an async function use ``astep``.
 
         Args:
-            name: Unique among the steps of the task.
+            name: Identifies the step in later attempts. The second call with the same name is the
+                step ``name#2``, the third ``name#3``, so the calls of a name must come in the same
+                order in every attempt.
+
+        Raises:
+            StepNameTaken: a step with this name is running.
         """
-        name = str(name)
-        if name not in self._steps:
-            self._channel.send("activity", activity="step_running", step=name)
-            result = _as_json(name, work())
-            self._channel.report_step(name, result)
-            self._steps[name] = result
-        return self._steps[name]  # type: ignore[no-any-return]
+        with self._numbered_step(str(name)) as step:
+            if step not in self._steps:
+                self._channel.send("activity", activity="step_running", step=step)
+                result = _as_json(step, work())
+                self._channel.report_step(step, result)
+                self._steps[step] = result
+            return self._steps[step]  # type: ignore[no-any-return]
 
     async def astep(self, name: str, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Like ``step``, for async work: ``await ctx.astep("fetch", lambda: fetch(url))``.
 
-        Storing the result does not block the event loop; several steps may run at once.
+        Storing the result does not block the event loop; several steps with different names may
+        run at once.
         """
         # Imported only when needed: every attempt pays for the start of its child.
         import asyncio
 
-        name = str(name)
-        if name not in self._steps:
-            self._channel.send("activity", activity="step_running", step=name)
-            awaitable = work()
-            if not hasattr(awaitable, "__await__"):
-                raise TypeError(f"step {name!r} did not return an awaitable: use 'ctx.step(…)'")
-            result = _as_json(name, await awaitable)
-            await asyncio.to_thread(self._channel.report_step, name, result)
-            self._steps[name] = result
-        return self._steps[name]  # type: ignore[no-any-return]
+        with self._numbered_step(str(name)) as step:
+            if step not in self._steps:
+                self._channel.send("activity", activity="step_running", step=step)
+                awaitable = work()
+                if not hasattr(awaitable, "__await__"):
+                    raise TypeError(f"step {step!r} did not return an awaitable: use 'ctx.step(…)'")
+                result = _as_json(step, await awaitable)
+                await asyncio.to_thread(self._channel.report_step, step, result)
+                self._steps[step] = result
+            return self._steps[step]  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def _numbered_step(self, name: str) -> Iterator[str]:
+        """Yield the step's name, with a number from the second call with this name on."""
+        _, hash_sign, number = name.rpartition("#")
+        if hash_sign and number.isdigit():
+            raise ValueError(f"a step's name must not end in a number sign and digits: {name!r}")
+        with self._steps_lock:
+            if name in self._running_steps:
+                raise StepNameTaken(name)
+            self._running_steps.add(name)
+            calls = self._step_calls[name] = self._step_calls.get(name, 0) + 1
+        try:
+            yield name if calls == 1 else f"{name}#{calls}"
+        finally:
+            self._running_steps.discard(name)
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
         """Report progress, such as ``ctx.progress(3, 10, "pages")``.
@@ -154,8 +191,10 @@ class Context:
             )
 
     def log(self, text: str) -> None:
-        """Write a line to the task's output, in its ``log`` stream."""
-        self._channel.send("log", text=str(text))
+        """Write a line to the task's output, in its ``log`` stream; a very long one is divided."""
+        line = str(text)
+        for start in range(0, len(line) or 1, _LOG_CHARACTERS):
+            self._channel.send("log", text=line[start : start + _LOG_CHARACTERS])
 
     def summary(self, text: str) -> None:
         """Describe the result of the work in one line; call it again to add another line.

@@ -262,7 +262,8 @@ def load_command_settings(
 
     Args:
         flags: Settings that the command line overrides, by name.
-        long_running: Log what the settings say. Other commands log errors only, without ``-v``.
+        long_running: Log what the settings say, and hide this process's memory from tasks. Other
+            commands log errors only, without ``-v``.
     """
     from longshore.settings import load  # help is printed without it
 
@@ -270,6 +271,10 @@ def load_command_settings(
     loaded = load({**own, **(flags or {})})
     level = logging.ERROR
     if long_running:
+        from longshore.wiring.services import hide_memory, return_large_memory
+
+        hide_memory()
+        return_large_memory()
         level = logging.getLevelNamesMapping()[loaded.settings.log_level.upper()]
     if options.verbose:
         level = min(level, logging.INFO) if options.verbose == 1 else logging.DEBUG
@@ -290,7 +295,7 @@ async def open_command_services(
         MissingResource: there is no data folder, and ``create`` is False.
         BackendUnavailable: the data folder cannot be used.
     """
-    from longshore.wiring.services import open_services, store_exists
+    from longshore.wiring.services import open_services, raise_open_files_limit, store_exists
 
     if not create and not store_exists(settings):
         raise MissingResource(
@@ -298,6 +303,7 @@ async def open_command_services(
             "run something first (`longshore run -- echo hello`), or choose a folder with"
             " --data-dir",
         )
+    raise_open_files_limit()
     async with open_services(settings) as services:
         yield services
 

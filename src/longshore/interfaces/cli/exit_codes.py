@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 3, "no such job, task or data folder"
     REFUSED = 4, "conflict: changed meanwhile, or not allowed by the state or the API key"
     BACKEND = 5, "the store or the server is unreachable or damaged"
+    STOP_OVERDUE = 6, "a stop took too long, and the process ended without finishing it"
     TIMED_OUT = 124, "run: the command timed out"
     NOT_EXECUTABLE = 126, "run: the command cannot be executed"
     COMMAND_NOT_FOUND = 127, "run: the command was not found"
@@ -43,6 +44,7 @@ class ExitCode(IntEnum):
 # The first class that matches counts.
 _BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.ConfigurationError, ExitCode.USAGE),
+    (errors.NotAllowed, ExitCode.REFUSED),
     (errors.UsageError, ExitCode.USAGE),
     (errors.NotFound, ExitCode.NOT_FOUND),
     (errors.Conflict, ExitCode.REFUSED),

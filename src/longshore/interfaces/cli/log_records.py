@@ -96,6 +96,7 @@ def log_to_file(settings: Settings, path: Path, *, max_bytes: int = _MAX_BYTES) 
         ConfigurationError: the file cannot be written.
     """
     try:
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
         handler = RotatingFileHandler(
             path,
             maxBytes=max_bytes,

@@ -22,6 +22,7 @@ from longshore.errors import LongshoreError, UsageError
 from longshore.interfaces.cli import exit_codes
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import CONTEXT_SETTINGS, OPTIONS
+from longshore.interfaces.cli.render.screen import filter_terminals
 
 # By the name of a command: its module in ``cli.commands``, and what it does. The function in that
 # module has the name of the command.
@@ -44,6 +45,7 @@ COMMANDS = {
     "add": ("operate", "Add tasks to a running job"),
     "approve": ("operate", "Approve a task's result"),
     "revise": ("operate", "Reject a task's result and run the task again"),
+    "prune": ("manage", "Remove jobs that ended long ago"),
     "dead list": ("dead", "List dead letters"),
     "dead show": ("dead", "Show why a task or message failed"),
     "dead replay": ("dead", "Run failed tasks again"),
@@ -70,8 +72,11 @@ COMMANDS = {
     "aws destroy": ("aws", "Delete an AWS deployment"),
     "aws undelivered list": ("aws", "List undelivered events"),
     "aws undelivered replay": ("aws", "Publish undelivered events again"),
+    "aws undelivered discard": ("aws", "Delete undelivered events"),
     "settings": ("doctor", "Show every setting and its origin"),
     "doctor": ("doctor", "Check this installation and its data"),
+    "backup": ("backup", "Back up the data folder while it is used"),
+    "restore": ("backup", "Restore a backup to a new data folder"),
 }
 _GROUPS = {
     "dead": "Dead letters: tasks and messages that failed permanently.",
@@ -98,7 +103,12 @@ Options can be written before or after the command.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_standard_streams()
+    filter_terminals()
     try:
+        for number, word in enumerate(words, 1):
+            if word.encode(errors="replace") != word.encode(errors="surrogateescape"):
+                raise UsageError(f"argument {number} is not valid UTF-8: {word!a}")
         with _ROOT.make_context("longshore", list(words), obj={}) as context:
             return int(_ROOT.invoke(context) or ExitCode.OK)
     except typer.Exit as end:
@@ -117,6 +127,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             _report_unexpected(shown, words)
         return exit_codes.exit_code_of(shown)
+
+
+def _open_standard_streams() -> None:
+    """Open the null device in place of standard streams that the caller has closed.
+
+    Otherwise the next file that is opened would get their number, and be taken for the output.
+    """
+    names = ("stdin", "stdout", "stderr")
+    if None in (getattr(sys, name) for name in names):
+        while (file := os.open(os.devnull, os.O_RDWR)) < len(names):
+            pass
+        os.close(file)
+        for file, name in enumerate(names):
+            if getattr(sys, name) is None:
+                setattr(sys, name, open(file, "w" if file else "r", closefd=False))  # noqa: SIM115
 
 
 def _usage_error(error: typer.TyperException) -> UsageError:

@@ -78,7 +78,7 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
         until_done=burst,
     )
     supervisor = Supervisor(policy, start, system_clock())
-    signals = _listen(supervisor, settings.stop_timeout)
+    signals = _listen(supervisor, settings)
     workers = formats.plural(policy.processes, "worker")
     print_startup(settings, f"supervisor {os.getpid()}: {workers};", suffix=" each", burst=burst)
     await supervisor.run()
@@ -99,18 +99,18 @@ def print_startup(settings: Settings, process: str, *, suffix: str = "", burst: 
     )
 
 
-def _listen(supervisor: Supervisor, stop_timeout: timedelta) -> StopSignals:
+def _listen(supervisor: Supervisor, settings: Settings) -> StopSignals:
     """Drain all workers at the first signal, stop them at the second, replace them at SIGHUP."""
     had_terminal = _stdin_is_terminal()
 
     def drain() -> None:
         workers = formats.plural(supervisor.running, "worker")
-        longest = formats.duration_text(stop_timeout)
+        longest = formats.duration_text(settings.stop_timeout)
         again = "; press Ctrl-C again to stop now" if had_terminal else ""
         print_stderr(f"longshore: stopping {workers}, within {longest}{again}")
         supervisor.stop()
 
-    signals = StopSignals(drain, supervisor.stop)
+    signals = StopSignals(drain, supervisor.stop, settings.stop_deadline)
 
     def on_signal(number: signal.Signals) -> None:
         # SIGHUP is also sent when the terminal is closed. It then stops the workers.

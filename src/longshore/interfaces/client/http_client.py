@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
@@ -32,6 +32,7 @@ from longshore.errors import (
     ConfigurationError,
     InvalidJob,
     LongshoreError,
+    NotAllowed,
     NotFound,
     OutcomeUnknown,
     Problem,
@@ -54,7 +55,7 @@ _MAX_WAIT_S = 10.0
 _STREAM_TRIES = 8
 
 # A stream is silent while its task is, except for a comment every few seconds.
-_STREAM_TIMEOUT = httpx.Timeout(10.0, read=60.0)
+_STREAM_TIMEOUT = httpx2.Timeout(10.0, read=60.0)
 _MAX_PAGE_SIZE = 100
 _STREAM_DOCUMENTS: Mapping[str, Any] = {
     "event": d.EventDocument,
@@ -107,8 +108,15 @@ async def open_http_client(
 
     Args:
         trust_env: Whether to use proxies that the environment names.
+
+    Raises:
+        ConfigurationError: the key cannot be sent.
     """
-    async with httpx.AsyncClient(
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigurationError(
+            [f"the API key for {url} has characters that no key has: was it copied completely?"]
+        )
+    async with httpx2.AsyncClient(
         base_url=f"{url}/v1/",
         headers={"x-api-key": key, "user-agent": user_agent},
         timeout=_TIMEOUT_S,
@@ -124,7 +132,7 @@ class HttpClient(_Operations):
     those that send several requests.
     """
 
-    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+    def __init__(self, client: httpx2.AsyncClient, url: str) -> None:
         self.client = client
         self.url = url
 
@@ -139,7 +147,7 @@ class HttpClient(_Operations):
         query: Mapping[str, QueryValue] = {},
         request_id: str | None = None,
         repeatable: bool = False,
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """The response of the server, if it is a success.
 
         A request that may be repeated is sent again after a connection error. One that the server
@@ -163,8 +171,8 @@ class HttpClient(_Operations):
         for tries_left in range(_MAX_TRIES - 1, -1, -1):
             try:
                 response = await self.client.send(request)
-            except httpx.HTTPError as error:
-                refused = isinstance(error, httpx.ConnectError)
+            except httpx2.HTTPError as error:
+                refused = isinstance(error, httpx2.ConnectError)
                 if not tries_left or not repeatable or refused:
                     raise self._connection_error(error, unknown=not repeatable) from error
             else:
@@ -203,7 +211,7 @@ class HttpClient(_Operations):
                         yield message
                         if message.kind == "end":
                             return
-            except (httpx.HTTPError, BackendUnavailable) as error:
+            except (httpx2.HTTPError, BackendUnavailable) as error:
                 if failures + 1 >= _STREAM_TRIES:
                     if isinstance(error, BackendUnavailable):
                         raise
@@ -212,8 +220,10 @@ class HttpClient(_Operations):
             failures += 1
             await asyncio.sleep(min(_FIRST_WAIT_S * 2**failures, _MAX_WAIT_S))
 
-    def _connection_error(self, error: httpx.HTTPError, *, unknown: bool = False) -> LongshoreError:
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+    def _connection_error(
+        self, error: httpx2.HTTPError, *, unknown: bool = False
+    ) -> LongshoreError:
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             message = f"no server answers at {self.url}; is `longshore up` running there?"
             return BackendUnavailable(message)
         kind = type(error).__name__
@@ -225,7 +235,7 @@ class HttpClient(_Operations):
             return OutcomeUnknown(message)
         return BackendUnavailable(f"{self.url} did not answer ({kind})")
 
-    async def _error(self, answer: httpx.Response) -> LongshoreError:
+    async def _error(self, answer: httpx2.Response) -> LongshoreError:
         try:
             problem = d.decode(await answer.aread(), d.ProblemDocument)
         except ValueError:
@@ -247,7 +257,9 @@ class HttpClient(_Operations):
                 )
             case 404, "not-found":
                 return _RemoteNotFound("thing", detail)
-            case ((403 | 409), _):
+            case 403, _:
+                return NotAllowed(detail)
+            case 409, _:
                 return _RemoteRefusal("", detail)
             case 413, "too-large":
                 return BodyTooLarge(f"{self.url}: {detail}")
@@ -255,7 +267,7 @@ class HttpClient(_Operations):
                 return _RemoteAlreadyExists("request", detail)
             case 422, _ if problem.errors:
                 return InvalidJob([Problem(entry.path, entry.message) for entry in problem.errors])
-            case _ if status == 429 or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+            case _ if status == 429 or status >= httpx2.codes.INTERNAL_SERVER_ERROR:
                 return BackendUnavailable(f"{self.url}: {detail}")
             case _ if kind:
                 return UsageError(f"{self.url}: {detail}")
@@ -263,13 +275,31 @@ class HttpClient(_Operations):
 
     async def _get(self, kind: type[DocumentT], path: str, **query: QueryValue) -> DocumentT:
         response = await self.request("GET", path, query=query, repeatable=True)
-        return d.decode(response.content, kind)
+        return self.decode(response, kind)
 
     async def _post(
         self, kind: type[DocumentT], path: str, body: Any, *, repeatable: bool = False
     ) -> DocumentT:
         response = await self.request("POST", path, body, repeatable=repeatable)
-        return d.decode(response.content, kind)
+        return self.decode(response, kind)
+
+    def decode(self, response: httpx2.Response, kind: type[DocumentT]) -> DocumentT:
+        """Returns the document in a response.
+
+        Raises:
+            ConfigurationError: the answer is not from a Longshore server of a compatible version.
+        """
+        try:
+            return d.decode(response.content, kind)
+        except ValueError as error:
+            content_type = response.headers.get("content-type") or "no content type"
+            raise ConfigurationError(
+                [
+                    f"{self.url} answered with something that Longshore does not send "
+                    f"({content_type}): check that it is the address of a Longshore server, and "
+                    "that its version is not older or newer than this one"
+                ]
+            ) from error
 
     async def _list(
         self, kind: type[PageT], path: str, *, limit: int, cursor: str | None = None, **query: Any
@@ -402,7 +432,7 @@ def _method(operation: Callable[..., Any], request: HttpRequest) -> Callable[...
             request_id=request_id,
             repeatable=request.repeatable,
         )
-        return d.decode(response.content, answer) if answer else None
+        return client.decode(response, answer) if answer else None
 
     return send
 
@@ -476,7 +506,7 @@ def _retry_after_s(text: str | None) -> float:
         return 0.0
 
 
-async def _read_messages(answer: httpx.Response) -> AsyncIterator[StreamMessage]:
+async def _read_messages(answer: httpx2.Response) -> AsyncIterator[StreamMessage]:
     """The server-sent events of a response, as the HTML standard defines them."""
     kind, id_ = "message", None
     data: list[str] = []

@@ -47,7 +47,7 @@ async def open_app() -> AsyncIterator[ASGIApp]:
         api = services.settings.api
         # A function has no machine key, which elsewhere names the tenant of the operators.
         services.api_keys.set_operator_tenant(services.settings.tenant)
-        yield create_app(services, hosts=api.hosts, body_bytes=api.body_bytes)
+        yield create_app(services, api)
 
 
 @handler(open_app)

@@ -30,6 +30,7 @@ from longshore.interfaces.python.calls import (
 )
 from longshore.interfaces.python.client import AsyncClient
 from longshore.interfaces.python.jobs import AsyncJob, JobOutputChunk, JobStatus, Timeout
+from longshore.services.resilience import run_without_loop
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
@@ -38,25 +39,6 @@ AnyT = TypeVar("AnyT")
 _EXHAUSTED: Any = object()
 _inherited: list[Any] = []
 """What a process that was forked must not close."""
-
-
-def run_without_loop(work: Coroutine[Any, Any, AnyT]) -> AnyT:
-    """Run a coroutine on this thread; it blocks where it would wait.
-
-    Only for coroutines that use nothing but the ports of a backend that is ``blocking``.
-    """
-    running = asyncio._get_running_loop()
-    # A loop that runs on this thread is blocked meanwhile, and must not be waited for.
-    asyncio._set_running_loop(None)
-    try:
-        work.send(None)
-    except StopIteration as end:
-        result: AnyT = end.value
-        return result
-    finally:
-        asyncio._set_running_loop(running)
-        work.close()
-    raise RuntimeError("a submit waited for an event loop")
 
 
 class Portal:

@@ -44,7 +44,7 @@ _UNREAD = object()
 _PLAIN_TYPES = (int, float, str, bool, type(None), None)
 _Reader = Callable[[Any], Any]
 NOT_PLAIN: tuple[_Reader, _Reader] = (lambda _: _UNREAD, lambda _: _UNREAD)
-_DURATION_FIELDS = frozenset({"base", "cap", "cpu"})
+_DURATION_FIELDS = frozenset({"base", "cap", "cpu", "rate_limit_wait"})
 
 
 class TaskFunction(Generic[P, ReturnT, ResultT]):
@@ -269,7 +269,8 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             that of the settings.
         retry_on_timeout: Whether an attempt that timed out is retried.
         isolation: ``fork``, ``pool`` or ``spawn``.
-        resources: ``{"memory_bytes": …, "cpu": "1m", "open_files": …, "file_bytes": …}``.
+        resources: ``{"memory_bytes": …, "cpu": "1m", "open_files": …, "file_bytes": …,
+            "processes": …}``.
         requires_review: Whether a result waits for approval.
         description: For people; default: the first line of the docstring.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
@@ -13,7 +13,9 @@ from longshore.errors import LongshoreError
 from longshore.interfaces.rest.auth import RestServices
 from longshore.interfaces.rest.errors import ApiProblem, answer_error
 from longshore.interfaces.rest.middleware import HostCheckMiddleware
+from longshore.interfaces.rest.requests import check_query
 from longshore.interfaces.rest.routes import events, jobs, operators
+from longshore.settings.model import ApiSettings
 
 VERSION = "v1"
 _GZIP_MINIMUM_BYTES = 1_000
@@ -24,13 +26,8 @@ _ROUTERS = (
 )
 
 
-def create_app(services: RestServices, *, hosts: Collection[str], body_bytes: int) -> FastAPI:
-    """The ASGI app.
-
-    Args:
-        hosts: The host names of this server; ``*``: any name.
-        body_bytes: The largest request body.
-    """
+def create_app(services: RestServices, api: ApiSettings) -> FastAPI:
+    """The ASGI app."""
     app = FastAPI(
         title="Longshore",
         summary="A durable task runner: submit jobs, follow them, and operate them.",
@@ -39,14 +36,18 @@ def create_app(services: RestServices, *, hosts: Collection[str], body_bytes: in
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(check_query)],
     )
     app.state.services = services
-    app.state.body_bytes = body_bytes
+    app.state.streams = Counter()  # open ones by key
+    app.state.streams_per_key = api.streams_per_key
+    app.state.body_bytes = api.body_bytes
+    app.state.bytes_in_flight = 0
     for router in _ROUTERS:
         app.include_router(router, prefix=f"/{VERSION}")
     app.include_router(operators.probe_router)
     app.add_middleware(GZipMiddleware, minimum_size=_GZIP_MINIMUM_BYTES)
-    app.add_middleware(HostCheckMiddleware, hosts=hosts)
+    app.add_middleware(HostCheckMiddleware, hosts=api.hosts, access_log=api.access_log)
     for kind in (ApiProblem, LongshoreError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer_error)
     return app

@@ -20,7 +20,9 @@ from longshore.errors import (
     BackendUnavailable,
     CommandRefused,
     Conflict,
+    CursorLost,
     InvalidJob,
+    NotAllowed,
     NotFound,
     Problem,
     UsageError,
@@ -63,6 +65,10 @@ def api_problem_of(error: Exception) -> ApiProblem | None:
             return ApiProblem(409, "refused", str(error))
         case Conflict():
             return ApiProblem(409, "conflict", f"{error}; read it again and decide again")
+        case NotAllowed():
+            return ApiProblem(403, "not-allowed", str(error))
+        case CursorLost():
+            return ApiProblem(400, "cursor-lost", str(error))
         case UsageError():
             return ApiProblem(400, "bad-request", str(error))
         case BackendUnavailable():

@@ -15,8 +15,15 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from longshore.interfaces.rest.auth import take_stream, while_allowed
 from longshore.interfaces.rest.errors import MEDIA_TYPE
-from longshore.interfaces.rest.requests import JobId, OptionalBody, TaskId, parse_model
+from longshore.interfaces.rest.requests import (
+    JobId,
+    OptionalBody,
+    TaskId,
+    parse_model,
+    submit_off_loop,
+)
 from longshore.services import documents as d
 from longshore.services.app import HTTP_REQUESTS, Application
 
@@ -26,7 +33,7 @@ _COMMON_STATUSES = (400, 401, 403, 421, 422, 429, 500, 503)
 _PROBLEMS = {
     400: "The request is malformed.",
     401: "The API key is missing, unknown or revoked.",
-    403: "The API key does not have the scope.",
+    403: "The API key does not have the scope, or is limited to other tasks.",
     404: "There is no such resource in the tenant.",
     409: "The state of the resource does not allow the operation.",
     413: "The body is too large.",
@@ -103,7 +110,8 @@ def operation_route(
 
     Args:
         status: Of the answer; 200 if the same request was carried out before.
-        body: The model of the body. If there is a parameter ``document``, the model's fields are
+        body: The model of the body. A parameter ``request`` means that the body describes jobs.
+            If there is a parameter ``document``, the model's fields are
             parameters of the operation, unless the operation reads the document itself.
     """
     request = HTTP_REQUESTS[operation.__name__]
@@ -118,7 +126,9 @@ def operation_route(
                 values |= dict(parse_model(body, values.pop("document")))
             if last_seen := values.pop("last_seen", None):
                 values["cursor" if "cursor" in values else "after"] = last_seen
-            return await getattr(operations, operation.__name__)(**values)
+            submit: Request | None = values.pop("request", None)
+            work = getattr(operations, operation.__name__)(**values)
+            return await (submit_off_loop(submit, operations, work) if submit else work)
 
         async def answer(operations: Application, **values: Any) -> Response:
             document = await carry_out(operations, **values)
@@ -155,8 +165,10 @@ def _event_stream(open_stream: Callable[..., Any]) -> Callable[..., Any]:
     # Opened by a dependency, so that its errors are answered before the stream begins.
     opened = Depends(open_stream)
 
-    async def stream_events(stream: Any = opened) -> AsyncIterator[ServerSentEvent]:
-        async for item in stream:
+    async def stream_events(
+        request: Request, stream: Any = opened, _: None = Depends(take_stream)
+    ) -> AsyncIterator[ServerSentEvent]:
+        async for item in while_allowed(request, stream):
             yield ServerSentEvent(
                 event=item.kind, id=item.id, raw_data=d.encode(item.data).decode()
             )

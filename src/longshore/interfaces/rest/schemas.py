@@ -14,6 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import MAX_AMOUNT
 from longshore.core.definitions.reader import field_schemas
+from longshore.core.ids import NAME_PATTERN
 from longshore.core.jobs.submission import MAX_ATTEMPTS, MAX_DELAY, TASK_KEY_PATTERN
 from longshore.core.maximums import (
     FEEDBACK_LIMIT_CHARACTERS,
@@ -86,6 +87,8 @@ class JobRequestDocument(AddTasksRequestDocument):
     """A job to run."""
 
     name: str | None = Field(default=None, max_length=200, examples=["nightly"])
+    app: str | None = Field(default=None, pattern=f"^{NAME_PATTERN.pattern}$", examples=["shop"])
+    """The application in the events of the job and its tasks; by default that of the server."""
     budget: Amount | BudgetRequestDocument | None = Field(default=None, examples=[20])
     """What the agents of all its tasks may spend together; a number is dollars."""
 
@@ -138,6 +141,15 @@ class PauseRequestDocument(ApiRequestModel):
     reason: str | None = Field(default=None, max_length=REASON_LIMIT_CHARACTERS)
 
 
+class PruneRequestDocument(ApiRequestModel):
+    """Which jobs to remove."""
+
+    older_than: str = Field(max_length=64)
+    """How long ago they ended, such as `30d`."""
+    dry_run: bool = False
+    """Only count them."""
+
+
 class ResumeRequestDocument(ApiRequestModel):
     """Which tasks run again."""
 
@@ -150,6 +162,13 @@ class KeyRequestDocument(ApiRequestModel):
 
     name: str = Field(min_length=1, max_length=100, examples=["ci"])
     scopes: list[Annotated[ApiScope, Field(strict=False)]] = Field(min_length=1)
+    expires: str | None = Field(default=None, max_length=100, examples=["30d"])
+    """After this time the key is refused; without it, never."""
+    definitions: list[str] | None = Field(default=None, max_length=1_000, examples=[["report"]])
+    """The key may start tasks of these definitions only; without it, of any."""
+    queues: list[str] | None = Field(default=None, max_length=1_000, examples=[["mail"]])
+    """The key may start tasks in these queues only; without it, in any."""
+    tenant: str | None = Field(default=None, pattern=f"^{NAME_PATTERN.pattern}$")
 
 
 class AddBudgetRequestDocument(ApiRequestModel):

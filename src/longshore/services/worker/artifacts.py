@@ -9,6 +9,7 @@ are named in one line of the output.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import stat
@@ -43,10 +44,12 @@ class _File:
     name: str
     path: str
     size: int
+    owner: int | None  # a file of another user is not read; None: of any
 
 
 @dataclass(slots=True)
 class _FolderScan:
+    owner: int | None = None  # whose task had the folder, if not the worker's user
     files: list[_File] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)  # each with the reason
     bytes: int = 0
@@ -138,6 +141,9 @@ def _skipped_note(skipped: Sequence[str]) -> str | None:
 def _scan_folder(folder: Path, policy: ArtifactPolicy) -> _FolderScan:
     scan = _FolderScan()
     root = os.path.realpath(folder)
+    if (owner := os.stat(root).st_uid) != os.geteuid():
+        # The worker can read more than the task: a link of any kind must not use that.
+        scan.owner = owner
     budget = _ENTRIES_PER_FILE * policy.limit_files
     for part in _PARTS:
         for path in _entries(os.path.join(root, part), root, scan, limit=budget + 1):
@@ -187,7 +193,7 @@ def _add_file(path: str, root: str, part: str, scan: _FolderScan, policy: Artifa
         scan.skip(name, f"more than {policy.limit_bytes} bytes in all")
     else:
         scan.bytes += about.st_size
-        scan.files.append(_File(name, real, about.st_size))
+        scan.files.append(_File(name, real, about.st_size, scan.owner))
 
 
 def _read_error(error: OSError) -> str:
@@ -197,7 +203,12 @@ def _read_error(error: OSError) -> str:
 def _open(file: _File) -> BinaryIO:
     # The entry may have been replaced since it was read: follow no link, block on no pipe.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    return os.fdopen(os.open(file.path, flags), "rb")
+    opened = os.fdopen(os.open(file.path, flags), "rb")
+    about = os.fstat(opened.fileno())
+    if stat.S_ISREG(about.st_mode) and file.owner in (None, about.st_uid):
+        return opened
+    opened.close()
+    raise PermissionError(errno.EPERM, "it is no file of the task")
 
 
 def _read_whole(file: _File) -> bytes:

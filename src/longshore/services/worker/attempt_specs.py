@@ -21,7 +21,7 @@ from longshore.ports.blobs import BlobStore
 from longshore.ports.runner import AttemptSpec, Conversation
 from longshore.ports.task_source import ClaimedTask
 from longshore.services.reads import get_definition, iter_pages
-from longshore.services.spill import DocumentStore
+from longshore.services.spill import LONG_BYTES, DocumentStore
 from longshore.services.worker.context import WorkerContext
 
 _MAX_REMEMBERED = 1_000
@@ -57,6 +57,9 @@ async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -
     backend, documents = context.backend, context.documents
     spec = row.spec
     definition = await read_definition(context, row)
+    results = await _dependency_results(context, row)
+    loaded = (spec.input, row.previous_result, *results.values())
+    size = sum(document.size for document in loaded if document is not None)
     return AttemptSpec(
         task_id=spec.id,
         job_id=spec.job_id,
@@ -67,7 +70,8 @@ async def build_attempt_spec(context: WorkerContext, row: TaskRow, fence: int) -
         definition=definition,
         timeout=timeout_of(definition) or context.timeout,
         input=await documents.load(spec.input),
-        dependency_outputs=await _dependency_outputs(context, row),
+        dependency_outputs={key: await documents.load(item) for key, item in results.items()},
+        is_long=size > LONG_BYTES or row.checkpoint is not None,
         checkpoints=await _checkpoints(row, documents),
         revision=row.revision,
         feedback=row.feedback,
@@ -112,7 +116,7 @@ async def read_definition(context: WorkerContext, row: TaskRow) -> Definition:
     return definition
 
 
-async def _dependency_outputs(context: WorkerContext, row: TaskRow) -> dict[str, Any]:
+async def _dependency_results(context: WorkerContext, row: TaskRow) -> dict[str, Document | None]:
     keys = await context.documents.load(row.spec.parents) or []
     ids = {key: task_id_of(row.spec.job_id, key) for key in keys}
     results = {
@@ -124,7 +128,7 @@ async def _dependency_outputs(context: WorkerContext, row: TaskRow) -> dict[str,
             results[parent.spec.key] = parent.result
             # The parents of a claimed task have completed, which is final.
             remember_result(context, parent.id, parent.result)
-    return {key: await context.documents.load(results[key]) for key in keys if key in results}
+    return {key: results[key] for key in keys if key in results}
 
 
 def results_at_hand(context: WorkerContext, claimed: ClaimedTask) -> str | None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from longshore.core.claims import DefinitionVersion
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
-from longshore.core.documents import INLINE_LIMIT_BYTES, Document
+from longshore.core.documents import INLINE_LIMIT_BYTES, Document, EncodedJson
 from longshore.core.events.types import NO_USAGE
 from longshore.core.slot_plan import (
     GiveTask,
@@ -60,6 +60,7 @@ from longshore.ports.runner import (
     AttemptSpec,
     ChildReport,
     ConversationReport,
+    RunnerBroken,
     RunningAttempt,
     SpendRequest,
     StepReport,
@@ -149,6 +150,7 @@ class Attempts:
         units: How many tasks the worker runs at once.
         post: Sends a command under a lease.
         on_change: Called when units or room may have become free.
+        on_broken: Called when no attempt can be started any more.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class Attempts:
         units: int,
         post: Post,
         on_change: Callable[[], None],
+        on_broken: Callable[[RunnerBroken], None],
     ) -> None:
         self._context = context
         self._clock = context.backend.clock
@@ -171,6 +174,7 @@ class Attempts:
         self._outside = 0  # units that are in use outside of slots
         self._post = post
         self._on_change = on_change
+        self._on_broken = on_broken
         self._current: dict[int, _Attempt] = {}
         self._trusted: dict[int, int] = {}  # until when each slot may run what it has
         # Dicts for their order: a simulation must cancel them in the same order each time.
@@ -303,12 +307,10 @@ class Attempts:
 
     async def _prepare(self, attempt: _Attempt) -> None:
         if (spec := await self._read_spec(attempt)) is not None:
-            task = attempt.task
-            task.input = json.dumps(spec.input)
-            task.dependency_outputs = json.dumps(dict(spec.dependency_outputs))
-            task.checkpoints = json.dumps(dict(spec.checkpoints))
-            task.feedback = spec.feedback
-            task.previous_output = json.dumps(spec.previous_output)
+            if spec.is_long:
+                await asyncio.to_thread(_write_documents, attempt.task, spec)
+            else:
+                _write_documents(attempt.task, spec)
             self._make_ready(attempt)
 
     async def _read_spec(self, attempt: _Attempt) -> AttemptSpec | None:
@@ -389,6 +391,10 @@ class Attempts:
         spec = replace(spec, has_budget=check is not None)
         try:
             child = await context.runner.start(spec, deadline_ns=self._deadline_ns(attempt))
+        except RunnerBroken as error:
+            self._release(attempt, str(error), begun=True)
+            self._on_broken(error)
+            return None
         except UsageError as error:
             self._fail(attempt, failed_before_start(error))
             return None
@@ -556,6 +562,8 @@ class Attempts:
             await self._clock.sleep(_OPEN_PAUSE)
             if not self._planner.has_slots(isolation):
                 self._release_waiting(isolation, str(error))
+            if isinstance(error, RunnerBroken):
+                self._on_broken(error)
         else:
             self._trusted.pop(slot, None)  # the number may have been used before
             self._planner.slot_opened(slot, isolation)
@@ -788,10 +796,14 @@ class Attempts:
         attempt = self._take_out(outcome.number)
         duration = outcome.duration_ns // 1000 * MICROSECOND
         result, failure = outcome.result, outcome.failure
-        is_short = result is not None and len(result) <= INLINE_LIMIT_BYTES // 4
         has_left_more = attempt.reports is not None or outcome.folder is not None
-        if is_short and not has_left_more and not _is_stopped(attempt):
-            document = Document(text=result, size=len((result or "").encode()))
+        if (
+            isinstance(result, str)
+            and len(result) <= INLINE_LIMIT_BYTES // 4
+            and not has_left_more
+            and not _is_stopped(attempt)
+        ):
+            document = Document(text=result, size=len(result.encode()))
             fence = attempt.claimed.fence
             command = c.Complete(fence=fence, result=document, duration=duration, exit_code=0)
             self._end(attempt, command)
@@ -811,7 +823,11 @@ class Attempts:
         return attempt
 
     def _finish_later(
-        self, attempt: _Attempt, folder: Path | None, duration: timedelta, result: str | Failure
+        self,
+        attempt: _Attempt,
+        folder: Path | None,
+        duration: timedelta,
+        result: str | EncodedJson | Failure,
     ) -> None:
         if attempt.stop_reason is AttemptStopReason.FENCED:
             self._drop(attempt)
@@ -833,7 +849,8 @@ class Attempts:
         if attempt.reports is not None and attempt.reports.error is not None:
             result = worker_failure(attempt.reports.error)
         elif not isinstance(result, Failure):
-            store = documents.store if attempt.own_process else documents.store_text
+            in_slot = isinstance(result, str) and not attempt.own_process
+            store = documents.store_text if in_slot else documents.store
             result = await store_result(context, row, store, result)
         command = self._outcome(attempt, result, duration)
         if attempt.task.definition.runner is RunnerKind.AGENT:
@@ -998,7 +1015,9 @@ class Attempts:
             if not attempt.own_process:  # otherwise it is finished
                 await attempt.reports.pump.finish()
             if attempt.stop_reason is not AttemptStopReason.FENCED:
-                await store_output(self._context, attempt.claimed.task_id, attempt.reports.pump)
+                pump = attempt.reports.pump
+                if not await store_output(self._context, attempt.claimed.task_id, pump):
+                    attempt.stop_reason = AttemptStopReason.FENCED
 
     def child_ended(self, slot: int, ending: ChildEnding) -> None:
         since_ns = dict(self._planner.running()).get(ending.begun or 0, self._now_ns())
@@ -1086,6 +1105,14 @@ class Attempts:
 
     def _now_ns(self) -> int:
         return to_ns(self._clock.elapsed())
+
+
+def _write_documents(task: SlotTask, spec: AttemptSpec) -> None:
+    task.input = json.dumps(spec.input)
+    task.dependency_outputs = json.dumps(dict(spec.dependency_outputs))
+    task.checkpoints = json.dumps(dict(spec.checkpoints))
+    task.feedback = spec.feedback
+    task.previous_output = json.dumps(spec.previous_output)
 
 
 def _last_command(attempt: _Attempt, command: Outcome) -> LeaseCommand:

@@ -196,7 +196,7 @@ class AttemptReports:
     async def _log_line(self, kind: str, text: str) -> None:
         shown = text[:_ACTIVITY_CHARACTERS]
         now = self.pump.context.backend.clock.now()
-        self.activity = Activity(type=kind, step_name=shown, timestamp=now)
+        self.activity = Activity(type="step_running", step_name=shown, timestamp=now)
         await self.pump.add(Stream.LOG, f"{kind}: {text}\n".encode(errors="replace"))
 
 
@@ -290,11 +290,13 @@ async def store_files(
         await reports.pump.add(Stream.LOG, f"longshore: {note}\n".encode())
 
 
-async def store_output(context: WorkerContext, task_id: str, pump: OutputPump) -> None:
+async def store_output(context: WorkerContext, task_id: str, pump: OutputPump) -> bool:
     """Store what is left of an attempt's output, through an outage of the log.
 
     The outcome names only what is stored, so it is not delayed longer than a lease lasts unless the
     ledger is unavailable, too: both may recover together.
+
+    Returns False if neither recovers: then it is unknown what is stored, and no outcome may say so.
     """
     clock, lasts = context.backend.clock, context.lease.duration
     ledger = context.transitions
@@ -304,12 +306,17 @@ async def store_output(context: WorkerContext, task_id: str, pump: OutputPump) -
                 clock, pump.settle, pauses_within(clock, lasts), task_id=task_id
             )
         except BackendUnavailable:
-            await retry_unavailable(
-                clock, lambda: ledger.read(task_id), pauses_within(clock, lasts), task_id=task_id
-            )
+            pauses = pauses_within(clock, 2 * lasts)
+            try:
+                await retry_unavailable(
+                    clock, lambda: ledger.read(task_id), pauses, task_id=task_id
+                )
+            except BackendUnavailable:
+                return False
             await retry_unavailable(clock, pump.settle, task_id=task_id)
     except Exception:  # an error of the output log must not cost the work
         logger.exception("output.abandoned", extra={"task_id": task_id})
+    return True
 
 
 # Shown to every tenant of the queue, so it does not name the task that was rate limited.

@@ -26,6 +26,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.turns import TurnPlanner
 from longshore.errors import BackendUnavailable, OutcomeUnknown, WorkerGone
+from longshore.ports.runner import RunnerBroken
 from longshore.ports.task_source import (
     Answer,
     ClaimedTask,
@@ -62,7 +63,11 @@ class Worker:
         self._clock = context.backend.clock
         self._source = context.source
         self._attempts = Attempts(
-            context, units=context.concurrency, post=self._post, on_change=self._schedule
+            context,
+            units=context.concurrency,
+            post=self._post,
+            on_change=self._schedule,
+            on_broken=self._end_broken,
         )
         self._planner = TurnPlanner(
             slots=context.concurrency, claims_with_commands=self._source.claims_with_commands
@@ -83,6 +88,7 @@ class Worker:
         self._scheduled: asyncio.Handle | None = None
         self._woken_at: timedelta | None = None  # the last time
         self._stopping = asyncio.Event()
+        self._broken: RunnerBroken | None = None
         self._closed = False
 
     @property
@@ -114,8 +120,16 @@ class Worker:
         """Kill running attempts without a grace period."""
         self._attempts.kill_children()
 
+    def _end_broken(self, error: RunnerBroken) -> None:
+        self._broken = error
+        self.stop()
+
     async def run(self) -> None:
-        """Work until ``stop``; then drain."""
+        """Work until ``stop``; then drain.
+
+        Raises:
+            RunnerBroken: no attempt can be started any more.
+        """
         self._context.worker_registry.register(self.id, self._context.queues)
         logger.info("worker.serving", extra={"worker_id": self.id, "queues": self._context.queues})
         keeping: list[asyncio.Future[None]] = []
@@ -141,6 +155,8 @@ class Worker:
             await self._context.runner.close()
         self._context.worker_registry.deregister(self.id)
         logger.info("worker.stopped", extra={"worker_id": self.id})
+        if self._broken is not None:
+            raise self._broken
 
     async def _open_runner(self) -> None:
         try:

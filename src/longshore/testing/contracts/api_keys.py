@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from longshore.core.api_keys import ApiScope, KeyRecord, hash_key
+from longshore.core.api_keys import ApiScope, KeyRecord, WorkLimits, hash_key
 from longshore.errors import AlreadyExists
 from longshore.ports.backend import Backend
 from longshore.testing.contracts.suite import (
@@ -33,13 +33,38 @@ class KeysContract(PortContract):
     @clause
     async def test_every_field_of_a_record_is_kept(self, backend: Backend) -> None:
         record = replace(
-            _record("a"), name="CI «Füße»", scopes=frozenset(ApiScope), revoked_at=LATER
+            _record("a"),
+            name="CI «Füße»",
+            scopes=frozenset(ApiScope),
+            revoked_at=LATER,
+            expires_at=LATER,
+            limits=WorkLimits(
+                definitions=frozenset({"resize", "mail-2"}), queues=frozenset({"slow"})
+            ),
         )
 
         await backend.keys.add(record)
 
         assert await backend.keys.find(record.hash) == record
         assert await backend.keys.list("acme") == [record]
+
+    @clause
+    async def test_limits_to_nothing_differ_from_no_limits(self, backend: Backend) -> None:
+        nothing = WorkLimits(definitions=frozenset(), queues=frozenset())
+        record = replace(_record("a"), limits=nothing)
+
+        await backend.keys.add(record)
+
+        assert await backend.keys.find(record.hash) == record
+
+    @clause
+    async def test_the_tenants_with_keys_are_listed_once_by_name(self, backend: Backend) -> None:
+        assert list(await backend.keys.tenants()) == []
+        for key_id, tenant in (("a", "evil"), ("b", "acme"), ("c", "evil")):
+            await backend.keys.add(_record(key_id, tenant=tenant))
+        await backend.keys.revoke("acme", "b", now=LATER)
+
+        assert list(await backend.keys.tenants()) == ["acme", "evil"]
 
     @clause
     async def test_a_key_without_scopes_is_kept(self, backend: Backend) -> None:

@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 import pytest
 
 from longshore.core.definitions.definition import Isolation, ResourceLimits, RunnerKind
+from longshore.core.documents import EncodedJson
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.ports.child_slots import (
     ChildEndCause,
@@ -105,6 +106,8 @@ class SlotRecorder:
         outcome = self.outcomes[number]
         assert outcome.failure is None, outcome.failure
         assert outcome.result is not None
+        if isinstance(outcome.result, EncodedJson):
+            return outcome.result.decode()
         return json.loads(outcome.result)
 
     async def until(self, condition: Callable[[], object]) -> None:

@@ -240,6 +240,7 @@ def _full() -> Definition:
         name="full-one_2",
         runner=RunnerKind.PYTHON,
         options={"call": "shop:resize", "n": [1, 2.5, None, True, {"ü": "🚢"}], "none": None},
+        overridable=("function", "kwargs.n"),
         description="Bilder verkleinern ⚓\n",
         queue="agents",
         priority=Priority.HIGH,
@@ -250,7 +251,11 @@ def _full() -> Definition:
         requires_review=True,
         isolation=Isolation.SPAWN,
         resources=ResourceLimits(
-            cpu=timedelta(seconds=9), memory_bytes=2**30, open_files=64, file_bytes=2**20
+            cpu=timedelta(seconds=9),
+            memory_bytes=2**30,
+            open_files=64,
+            file_bytes=2**20,
+            processes=8,
         ),
         pty=True,
         health=HealthThresholds(

@@ -496,6 +496,56 @@ class DirectSourceContract(TaskSourceContract):
 
         assert tenants == {"acme": 2, "other": 2}
 
+    @pytest.mark.parametrize("ahead", [0, 4], ids=["fork", "pool"])
+    @pytest.mark.parametrize(
+        ("lane", "own_lane"),
+        [
+            (Priority.NORMAL, Priority.NORMAL),
+            (Priority.HIGH, Priority.HIGH),
+            (Priority.LOW, Priority.LOW),
+            (Priority.HIGH, Priority.LOW),
+            (Priority.LOW, Priority.HIGH),
+        ],
+    )
+    @pytest.mark.parametrize(("others", "backlog"), [(1, 120), (2, 60), (50, 4)])
+    @clause
+    async def test_a_tenant_does_not_wait_for_the_backlog_of_others(
+        self,
+        backend: Backend,
+        ahead: int,
+        lane: Priority,
+        own_lane: Priority,
+        others: int,
+        backlog: int,
+    ) -> None:
+        source, tenants = source_of(backend), [f"tenant-{number:02d}" for number in range(others)]
+        for tenant in tenants:
+            for number in range(backlog):
+                task = new_task(
+                    f"t{number}",
+                    job_id=f"job-{tenant}",
+                    number=number,
+                    tenant=tenant,
+                    priority=lane,
+                )
+                await commit(backend, task)
+        worker = await join(source)
+        short = {(tenant, "resize", 1): ahead for tenant in (*tenants, "own") if ahead}
+        room, begun = Room(slots=2, ahead=short), 0
+        claimed = await source.claim(worker.instance, room, turn_id=_turn_id(), wait=NO_WAIT)
+        own = new_task("own", job_id="job-own", number=0, tenant="own", priority=own_lane)
+        await commit(backend, own)
+
+        while True:
+            await worker.send(*(complete(task.row) for task in claimed))
+            claimed = await source.claim(worker.instance, room, turn_id=_turn_id(), wait=NO_WAIT)
+            if any(task.row.spec.tenant == "own" for task in claimed):
+                break
+            begun += len(claimed)
+
+        # Each other tenant has one turn before, and of eight tasks one is from a less urgent lane.
+        assert begun <= max(others, 8)
+
     @clause
     async def test_a_candidate_that_is_not_due_takes_no_slot(self, backend: Backend) -> None:
         source = source_of(backend)

@@ -17,6 +17,7 @@ from longshore.testing.memory.keyed_stores import (
 from longshore.testing.memory.ledger import MemoryLedger, MemoryStore
 from longshore.testing.memory.logs import MemoryEventBus, MemoryEventLog, MemoryOutputLog
 from longshore.testing.memory.queues import MemoryQueueControls, MemoryTaskQueue
+from longshore.testing.memory.retention import MemoryRetention
 from longshore.testing.memory.task_source import MemoryTaskSource
 
 
@@ -30,6 +31,7 @@ def memory_backend(clock: Clock, *, atomic: bool = False, direct: bool | None = 
     """
     direct = atomic if direct is None else direct
     store = MemoryStore(clock)
+    output, blobs = MemoryOutputLog(store), MemoryBlobStore()
     controls = MemoryQueueControls(clock, store.row_waiters)
     return Backend(
         name="memory",
@@ -37,12 +39,13 @@ def memory_backend(clock: Clock, *, atomic: bool = False, direct: bool | None = 
         ledger=MemoryLedger(store, atomic=atomic, direct=direct),
         queue_controls=controls,
         events=MemoryEventLog(store),
-        output=MemoryOutputLog(clock),
-        blobs=MemoryBlobStore(),
+        output=output,
+        blobs=blobs,
         definitions=MemoryDefinitions(),
         keys=MemoryKeys(),
         budgets=MemoryBudgets(),
         source=MemoryTaskSource(store, controls) if direct else None,
         queue=None if direct else MemoryTaskQueue(clock),
         bus=None if direct else MemoryEventBus(store),
+        retention=MemoryRetention(store, output, blobs),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Two ports have a method ``list``, which hides the builtin inside their classes.
 from builtins import list as List  # noqa: N812
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
@@ -119,6 +119,9 @@ class MemoryKeys:
     async def list(self, tenant: str) -> List[KeyRecord]:
         records = [record for record in self._records.values() if record.tenant == tenant]
         return sorted(records, key=lambda record: (record.created_at, record.id))
+
+    async def tenants(self) -> Sequence[str]:
+        return sorted({record.tenant for record in self._records.values()})
 
     async def revoke(self, tenant: str, key_id: str, *, now: datetime) -> bool:
         for record in self._records.values():

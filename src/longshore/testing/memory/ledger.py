@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack
 
 from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event
+from longshore.core.events.types import EntityType
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Wake
@@ -83,9 +84,11 @@ class MemoryStore:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self.epoch = 0  # grows with each restore
         self.tasks: dict[str, TaskRow] = {}
         self.jobs: dict[str, JobRow] = {}
-        self.events: list[Event] = []
+        self.events: list[Event | None] = []  # None: its job was removed
+        self.removed: dict[str, datetime] = {}  # jobs, and until when they are remembered
         self.event_waiters = Waiters(clock)
         self.row_waiters = Waiters(clock)
         self.ready = ReadyTasks()
@@ -125,7 +128,8 @@ class MemoryStore:
         row = self.tasks.get(change.row.id) or self.jobs.get(change.row.id)
         if row is not None and row.change_id == change.row.change_id:
             return True
-        if change.expected_version != (row.version if row else 0):
+        removed = split_task_id(change.row.id)[0] in self.removed
+        if removed or change.expected_version != (row.version if row else 0):
             raise VersionConflict(change.row.id, change.expected_version)
         return False
 
@@ -137,6 +141,42 @@ class MemoryStore:
         by_holder = any(event.context.origin == "worker" for event in events)
         if holder is not None and row.lease is None and not by_holder:
             self.ended_workers[holder] = None
+
+    def remove(self, job: JobRow, rows: Sequence[TaskRow]) -> None:
+        """Remove an ended job with its tasks and their events."""
+        del self.jobs[job.id]
+        self.remove_tasks(rows)
+        self._remove_events(job.spec.tenant, {f"JOB#{job.id}"})
+
+    def remove_tasks(self, rows: Sequence[TaskRow]) -> None:
+        """Remove tasks of one job with their events."""
+        for row in rows:
+            del self.tasks[row.id]
+        if rows:
+            self._remove_events(rows[0].spec.tenant, {f"TASK#{row.id}" for row in rows})
+
+    def _remove_events(self, tenant: str, entities: Collection[str]) -> None:
+        for entity in entities:
+            self._by_entity.pop((tenant, entity), None)
+        self.events = [
+            None if event is not None and event.entity in entities else event
+            for event in self.events
+        ]
+
+    def remove_other_events(self, before: datetime, limit: int) -> int:
+        """Remove old events of entities without a row, but not the last of an entity."""
+        old = [
+            (position, event)
+            for position, event in enumerate(self.events)
+            if event is not None
+            and event.entity_type not in (EntityType.TASK, EntityType.JOB)
+            and event.at <= before
+            and event.sequence < max(self._by_entity[event.tenant, event.entity])
+        ]
+        for position, event in old[:limit]:
+            self.events[position] = None
+            del self._by_entity[event.tenant, event.entity][event.sequence]
+        return len(old[:limit])
 
     async def wait_for_wake(self, worker_id: str) -> None:
         await self.row_waiters.wait_until(lambda: True if worker_id in self._wakeups else None)
@@ -177,13 +217,16 @@ class MemoryLedger:
     Listings sort all rows for each page, which is simple and correct.
     """
 
-    epoch = 0
     atomic = False
 
     def __init__(self, store: MemoryStore, *, atomic: bool, direct: bool = False) -> None:
         self._store = store
         self.atomic = atomic
         self._direct = direct  # a task is found by its place among the ready tasks
+
+    @property
+    def epoch(self) -> int:
+        return self._store.epoch
 
     async def get_task(self, task_id: str) -> TaskRow | None:
         return self._store.tasks.get(task_id)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Unpack
 
 from longshore.adapters.shared.waiters import Waiters
 from longshore.core.events.event import Event, NewEvent, next_event
+from longshore.core.ids import split_task_id
 from longshore.core.pages import decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
-from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery, EventConditions, EventQueryResult
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
 from longshore.testing.memory.ledger import MemoryStore
@@ -50,7 +50,8 @@ class MemoryEventLog:
         matches = [
             (position, event)
             for position, event in enumerate(self._store.events[start:], start=start + 1)
-            if event.tenant == tenant
+            if event is not None
+            and event.tenant == tenant
             and conditions.get("app") in (None, event.app)
             and conditions.get("event_type") in (None, event.type)
             and conditions.get("entity") in (None, event.entity)
@@ -93,7 +94,7 @@ class MemoryEventBus:
         start = self._positions.get(consumer, 0)
         events: list[Event] = []
         for position, event in enumerate(self._store.events[start:], start=start + 1):
-            if event.type in types:
+            if event is not None and event.type in types:
                 events.append(event)
                 if len(events) == limit:
                     return Delivery(events=tuple(events), receipt=str(position))
@@ -107,11 +108,14 @@ class MemoryEventBus:
 class MemoryOutputLog:
     """See ``ports.output.OutputLog``."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._waiters = Waiters(clock)
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._waiters = Waiters(store.clock)
         self._chunks: dict[str, dict[OutputPosition, OutputChunk]] = {}
 
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
+        if split_task_id(task_id)[0] in self._store.removed:
+            return  # late output of a job that was removed
         stored = self._chunks.setdefault(task_id, {})
         for chunk in chunks:
             stored.setdefault(OutputPosition(chunk.attempt, chunk.sequence), chunk)
@@ -131,3 +135,8 @@ class MemoryOutputLog:
             return any(position > after for position in self._chunks.get(task_id, {})) or None
 
         return await self._waiters.wait_until(look, wait=timeout) is not None
+
+    def remove(self, task_ids: Iterable[str]) -> None:
+        """Remove the output of tasks."""
+        for task_id in task_ids:
+            self._chunks.pop(task_id, None)

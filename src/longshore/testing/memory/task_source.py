@@ -119,6 +119,7 @@ class MemoryTaskSource:
             worker_id=worker.worker_id,
             process_id=worker.process_id,
             lease_duration=worker.lease_duration,
+            epoch=self.store.epoch,
             local=worker.local,
         )
         claimed = []

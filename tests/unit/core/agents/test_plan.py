@@ -119,7 +119,7 @@ def test_a_single_check_and_a_bare_address_are_enough() -> None:
         ({"prompt": "x", "tools": "Bash"}, "tools", "an empty one means no tool"),
         ({"prompt": "x", "tools": ["rm -rf"]}, "tools", "expected a list of tools"),
         ({"prompt": "x", "tools": ["Read"] * 201}, "tools", "expected a list of tools"),
-        ({"prompt": "x", "timeout": "16m"}, "timeout", "from 1s to 15m"),
+        ({"prompt": "x", "timeout": "25h"}, "timeout", "from 1s to 1d"),
         ({"prompt": "x", "timeout": "soon"}, "timeout", "soon"),
         ({"prompt": "x", "budget": 0}, "budget", "above 0"),
         ({"prompt": "x", "budget": {"usd": "1"}}, "budget", "above 0"),

@@ -18,6 +18,26 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "https://{}/owner/name",
+        "https://{}:8443/owner/name",
+        "ssh://git@{}:2222/owner/name",
+        "git@{}:owner/name.git",
+    ],
+)
+def test_only_repositories_of_the_allowed_hosts_are_accepted(url: str) -> None:
+    hosts = ("git.example.com", "github.com")
+
+    assert transport_of(url.format("GitHub.com"), hosts=hosts) in ("https", "ssh")
+    for other in ("evil.example.com", "github.com.example.com", "xgithub.com", "com"):
+        assert transport_of(url.format(other)) in ("https", "ssh")
+        with pytest.raises(ValueError, match=r"repository_hosts has git.example.com, github.com"):
+            transport_of(url.format(other), hosts=hosts)
+    assert transport_of("/srv/a.git", local=True, hosts=hosts) == "file"
+
+
+@pytest.mark.parametrize(
     ("url", "transport"),
     [
         ("https://github.com/owner/name", "https"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any
 
-import httpx
+import httpx2
 
 from verification.messages_api import Request
 
@@ -37,10 +37,10 @@ def question(prompt: str = "do it", *, stream: bool = True, **fields: Any) -> di
 
 async def send_request(
     url: str, body: dict[str, Any] | None = None, *, session: str = "s1", agent: str | None = None
-) -> httpx.Response:
+) -> httpx2.Response:
     """One request on a connection of its own, read to its end."""
     headers = {"x-api-key": "a-key", SESSION: session} | ({AGENT: agent} if agent else {})
-    async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as client:
+    async with httpx2.AsyncClient(trust_env=False, timeout=LIMIT_S) as client:
         path = f"{url}/v1/messages?beta=true"
         return await client.post(path, json=body or question(), headers=headers)
 

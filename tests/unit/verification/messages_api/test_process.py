@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.unit.verification.messages_api.client import answer_to, scenario, send_request
@@ -18,8 +18,8 @@ LIMIT_S = 30
 SCRIPT = [{"kind": "text", "text": "from the file"}]
 
 
-async def _control(api: MessagesApi, method: str, path: str, body: Any = None) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=api.url, trust_env=False, timeout=LIMIT_S) as client:
+async def _control(api: MessagesApi, method: str, path: str, body: Any = None) -> httpx2.Response:
+    async with httpx2.AsyncClient(base_url=api.url, trust_env=False, timeout=LIMIT_S) as client:
         return await client.request(method, f"/_control/{path}", json=body)
 
 
@@ -96,7 +96,7 @@ def test_the_process_writes_its_port_and_ends_on_request(
     with process:
         assert process.stdout is not None
         url = process.stdout.readline().strip().removeprefix("ANTHROPIC_BASE_URL=")
-        answer = httpx.post(f"{url}/v1/messages", json={"messages": []}, trust_env=False)
+        answer = httpx2.post(f"{url}/v1/messages", json={"messages": []}, trust_env=False)
         process.send_signal(signal.SIGTERM)
 
         assert process.wait(LIMIT_S) == 0
@@ -122,7 +122,7 @@ def test_started_beside_a_command_it_has_all_scripts_and_ends_with_it(tmp_path: 
         assert process.stdin is not None
         url = process.stdout.readline().strip().removeprefix("ANTHROPIC_BASE_URL=")
         question = {"messages": [{"role": "user", "content": "Write of moons."}]}
-        answer = httpx.post(f"{url}/v1/messages", json=question, trust_env=False)
+        answer = httpx2.post(f"{url}/v1/messages", json=question, trust_env=False)
         process.stdin.close()
 
         # Its output ends when no process is left to write there.

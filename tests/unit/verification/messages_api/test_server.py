@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-import httpx
+import httpx2
 import pytest
 
 from tests.unit.verification.messages_api.client import (
@@ -190,7 +190,7 @@ async def test_an_answer_that_breaks_off_is_never_whole(step: ReadyStep, stream:
     async with MessagesApi([step, text("again")]) as api:
         try:
             body = (await send_request(api.url, question(stream=stream))).text
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             body = ""
 
         assert "message_stop" not in body
@@ -229,7 +229,10 @@ async def test_a_question_that_was_answered_and_is_asked_again_is_found() -> Non
 
 @scenario
 async def test_what_is_no_question_is_answered_and_kept_apart() -> None:
-    async with MessagesApi() as api, httpx.AsyncClient(base_url=api.url, trust_env=False) as client:
+    async with (
+        MessagesApi() as api,
+        httpx2.AsyncClient(base_url=api.url, trust_env=False) as client,
+    ):
         hello = await client.head("/api/hello")
         count = await client.post("/v1/messages/count_tokens", json=question())
         strange = await client.get("/v1/strange")
@@ -255,7 +258,7 @@ async def test_it_listens_on_loopback_only_and_ends_with_clients_still_waiting()
 
         assert api.url.startswith("http://127.0.0.1:")
 
-    with pytest.raises(httpx.HTTPError):
+    with pytest.raises(httpx2.HTTPError):
         await asking
     await api.stop()
 
@@ -265,7 +268,7 @@ def test_a_test_that_blocks_has_it_in_a_thread() -> None:
         url = api.set_script([stall()], key="job1")
         api.release("g")
 
-        with httpx.Client(trust_env=False) as client:
+        with httpx2.Client(trust_env=False) as client:
             client.post(f"{api.url}/v1/messages", json=question())
             with client.stream("POST", f"{url}/v1/messages", json=question()):
                 (silent,) = api.wait_for_state(RequestState.SILENT, key="job1")

@@ -149,8 +149,13 @@ class CloudFormationDeployment:
     async def _empty_bucket(self, bucket: str) -> None:
         target: dict[str, Any] = {"expects": ("NoSuchBucket",), "Bucket": bucket}
         while True:
-            page = await self.aws.call("s3", "list_objects_v2", MaxKeys=_DELETE_LIMIT, **target)
-            keys = [{"Key": item["Key"]} for item in page.get("Contents", [])]
+            page = await self.aws.call(
+                "s3", "list_object_versions", MaxKeys=_DELETE_LIMIT, **target
+            )
+            keys = [
+                {"Key": item["Key"], "VersionId": item["VersionId"]}
+                for item in (*page.get("Versions", []), *page.get("DeleteMarkers", []))
+            ]
             if not keys:
                 break
             objects = {"Objects": keys, "Quiet": True}

@@ -26,7 +26,7 @@ from typing import Final, Unpack
 
 from longshore.adapters.aws.attributes import Item
 from longshore.adapters.aws.client import AwsClient
-from longshore.adapters.aws.ledger.items import id_of, key_of, tasks_query
+from longshore.adapters.aws.ledger.items import id_of, is_tombstone, key_of, tasks_query
 from longshore.adapters.aws.names import EVENT_INDEXES, Names
 from longshore.adapters.aws.tables import LAST_KEY, Query, Table, config_key
 from longshore.core.events.codec import from_ms, from_wire, to_ms, to_wire
@@ -46,6 +46,7 @@ DEFAULT_INDEXES: Final = frozenset({1})
 _ATTEMPTS = 30
 _POLL_INTERVAL = timedelta(milliseconds=50)
 _LISTING = "events"
+_WITH_ROWS = (EntityType.TASK, EntityType.JOB)
 
 
 def query_for(
@@ -111,7 +112,8 @@ class DynamoEventLog:
 
         Args:
             bus: Publishes events of entities without a row; the stream publishes the others.
-            retention: How long DynamoDB keeps an event; None: forever.
+            retention: How long events of entities without a row are kept; None: forever. Those of
+                tasks and jobs are removed with their job.
             history_timeout: How long a history waits for events that are on their way.
             indexes: The numbers of the indexes in use; may grow, never shrink.
         """
@@ -135,11 +137,10 @@ class DynamoEventLog:
             await self._events_table.put(item, condition="attribute_not_exists(#PK)")
 
     def _item(self, event: Event) -> Item:
-        document = to_wire(
-            event,
-            environment=self._environment,
-            ttl_at=event.at + self._retention if self._retention else None,
-        )
+        ttl_at = None
+        if self._retention is not None and event.entity_type not in _WITH_ROWS:
+            ttl_at = event.at + self._retention
+        document = to_wire(event, environment=self._environment, ttl_at=ttl_at)
         document["receivedAt"] = to_ms(self._clock.now())
         for number in ALL_INDEXES - self._indexes:
             del document[f"GSI{number}PK"], document[f"GSI{number}SK"]
@@ -197,10 +198,10 @@ class DynamoEventLog:
     async def _last_sequence(self, entity: str) -> int:
         """The last sequence of an entity that has a row, else 0."""
         kind, _, entity_id = entity.partition("#")
-        if kind not in (EntityType.TASK, EntityType.JOB):
+        if kind not in _WITH_ROWS:
             return 0
         item = await self._ledger_table.get(key_of(entity_id))
-        return int(item["last"]) if item else 0
+        return int(item["last"]) if item and not is_tombstone(item) else 0
 
     async def latest(self, tenant: str, entity: str) -> Event | None:
         last = await self._last_sequence(entity)
@@ -259,7 +260,10 @@ class DynamoEventLog:
         return [f"{EntityType.JOB}#{job_id}", *tasks]
 
     async def _read(self, query: Query) -> AsyncIterator[Event]:
+        now_s = self._clock.now().timestamp()
         async for item in self._events_table.query(query):
+            if item.get("ttl", now_s) < now_s:
+                continue  # DynamoDB deletes it within days
             if isinstance(properties := item["properties"], str):  # see ``encode_item``
                 item["properties"] = json.loads(properties)
             yield from_wire(item)

@@ -13,8 +13,10 @@ id. A search by a prefix of job ids asks every bucket. Index keys:
 ``state``    open tasks by the time they are due and were enqueued; parked tasks by the time they
              continue; failed tasks by tenant and end; jobs by state, tenant and time. A change that
              leaves a task open, such as a claim or a renewal, does not move it: ``t`` beside the
-             key says that the task is processing.
+             key says that the task is processing. Removed jobs by the time they are due.
 ``name``     jobs that have a name, by state and time.
+
+The items of a job that was removed stay without a row for a while, as tombstones (``retention``).
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ from longshore.ports.ledger import AnyChange
 Row = TaskRow | JobRow
 
 OPEN, PARKED, FAILED, UNSETTLED = "open", "parked-tasks", "failed-tasks", "unsettled"
+REMOVED = "removed"
+HAS_ROW = "attribute_exists(#row)"
+"""The condition that an item is not a tombstone."""
 NEVER = "never"  # after every moment
 PROCESSING = "p"
 OTHER_BUCKET = "~"
@@ -75,7 +80,13 @@ def tasks_query(job_id: str, first: str = "") -> Query:
         sort="id",
         low=task_id_of(job_id, first),
         high=task_id_of(job_id, LAST_KEY),
+        where=HAS_ROW,
     )
+
+
+def is_tombstone(item: Item) -> bool:
+    """Whether the row of an item was removed."""
+    return "until" in item
 
 
 def task_of(item: Item) -> TaskRow:

@@ -32,11 +32,13 @@ from longshore.adapters.aws.attributes import Item, decode_item, encode_item
 from longshore.adapters.aws.client import AwsClient, CallRefused, attempts
 from longshore.adapters.aws.ledger.items import (
     FAILED,
+    HAS_ROW,
     OPEN,
     PARKED,
     UNSETTLED,
     buckets_of,
     id_of,
+    is_tombstone,
     item_of,
     job_of,
     key_of,
@@ -94,14 +96,18 @@ class DynamoLedger:
 
     async def get_task(self, task_id: str) -> TaskRow | None:
         item = await self._table.get(key_of(task_id))
-        return task_of(item) if item else None
+        return task_of(item) if item and not is_tombstone(item) else None
 
     async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
         return await self._read(task_ids, task_of)
 
     async def get_job(self, job_id: str) -> JobRow | None:
         item = await self._table.get(key_of(job_id))
-        return job_of(item) if item else None
+        return job_of(item) if item and not is_tombstone(item) else None
+
+    async def get_jobs(self, job_ids: Sequence[str]) -> list[JobRow]:
+        """The jobs that exist, in the order of the ids."""
+        return await self._read(job_ids, job_of)
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
         if len(changes) != 1:
@@ -121,14 +127,22 @@ class DynamoLedger:
     async def _write(self, change: AnyChange) -> None:
         item, expected = item_of(change, self._shards), change.expected_version
         removed = [f"#{name}" for name in ("g2", "s2", "t") if name not in item]
-        # A processing task keeps its key in the index by state.
-        keeps_key = change.row.state is TaskState.PROCESSING
+        condition, values = "#v = :expected", {":expected": expected}
+        if change.row.state is TaskState.PROCESSING:
+            removed = []  # it keeps its key in the index by state
+        if not expected:
+            condition, values = "attribute_not_exists(#v)", {}
+            if isinstance(change.row, TaskRow):
+                # DynamoDB deletes the tombstone of a task some days after its time.
+                condition += " OR #until <= :now"
+                values = {":now": codec.to_us(self._clock.now())}
+                removed += ["#until", "#ttl"]
         request = self._table.update_request(
             key_of(change.row.id),
             item,
-            condition="#v = :expected" if expected else "attribute_not_exists(#v)",
-            values={":expected": expected} if expected else {},
-            then=f" REMOVE {', '.join(removed)}" if removed and not keeps_key else "",
+            condition=condition,
+            values=values,
+            then=f" REMOVE {', '.join(removed)}" if removed else "",
         )
         try:
             await self._table.write("update_item", request)
@@ -286,7 +300,14 @@ class DynamoLedger:
     async def find_ids(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
         low, high = prefix or FIRST_KEY, prefix + LAST_KEY
         keys = [
-            Query(partition=("bucket", bucket), sort="id", low=low, high=high, page_size=limit + 1)
+            Query(
+                partition=("bucket", bucket),
+                sort="id",
+                low=low,
+                high=high,
+                where=HAS_ROW,
+                page_size=limit + 1,
+            )
             for bucket in buckets_of(prefix)
         ]
         items = merge_sorted([self._table.query(query) for query in keys], id_of)
@@ -450,7 +471,12 @@ class DynamoLedger:
         keys = [key_of(row_id) for row_id in dict.fromkeys(ids)]
         batches = [keys[at : at + _ROW_BATCH] for at in range(0, len(keys), _ROW_BATCH)]
         results = await asyncio.gather(*(self._get_batch(batch) for batch in batches))
-        rows = {id_of(item): decode(item) for items in results for item in items}
+        rows = {
+            id_of(item): decode(item)
+            for items in results
+            for item in items
+            if not is_tombstone(item)
+        }
         return [rows[row_id] for row_id in ids if row_id in rows]
 
     async def _get_batch(self, keys: Sequence[Item]) -> list[Item]:

@@ -6,8 +6,6 @@ The agent's CLI gets a token that is valid for one attempt instead. Every respon
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,8 +15,6 @@ API_KEY: Final = "ANTHROPIC_API_KEY"
 AUTH_TOKEN: Final = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105 - the name of a variable
 OAUTH_TOKEN: Final = "CLAUDE_CODE_OAUTH_TOKEN"  # noqa: S105
 _MIN_SECRET_LENGTH: Final = 12
-_PR_GET_DUMPABLE: Final = 3
-_PR_SET_DUMPABLE: Final = 4
 CREDENTIAL_VARIABLES: Final = (API_KEY, AUTH_TOKEN, OAUTH_TOKEN)
 """The variables from which the CLI reads a credential."""
 
@@ -85,23 +81,3 @@ class SecretMask:
     def _partial_match_length(self, data: bytes) -> int:
         lengths = range(len(self._secret) - 1, 0, -1)
         return next((length for length in lengths if data.endswith(self._secret[:length])), 0)
-
-
-def hide_memory() -> bool:
-    """Deny other processes of this user access to this one's memory, and disable core files.
-
-    Processes of one user can read each other's memory: through ``/proc/PID/environ``,
-    ``/proc/PID/mem`` or a debugger. The child that has a credential is the parent of the agent's
-    tools, so it asks the kernel to deny them this. Root and processes that may trace any other are
-    not stopped; agents should not run as root. The programs that this process starts are not
-    protected. The state, parent and size of this process, which its reaper reads, stay visible, and
-    signals reach it as before.
-
-    Returns:
-        Whether the memory is protected; False on other systems than Linux.
-    """
-    if sys.platform != "linux":
-        return False
-    prctl = ctypes.CDLL(None).prctl
-    refused = prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) or prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
-    return not refused

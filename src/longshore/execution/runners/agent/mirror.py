@@ -1,6 +1,6 @@
 """Local mirrors of repositories, so that an attempt fetches only new objects.
 
-All attempts and workers of a machine share the mirrors: one folder and one lock per address. Git
+All attempts of a tenant on a machine share the mirrors: one folder and one lock per address. Git
 itself holds the lock too while it writes, so that no attempt meets the git of a killed one. A
 mirror gets its name when it is complete. An attempt hard-links the objects that it needs: a mirror
 may be deleted at any time without an effect on running attempts.

@@ -25,6 +25,7 @@ from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, SandboxSettings, S
 from longshore.core.agents.failures import CREDENTIALS
 from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
+from longshore.execution.linux import hide_memory
 from longshore.execution.protocol import AGENT_FOLDER
 from longshore.execution.runners.agent.accounting import ModelCall
 from longshore.execution.runners.agent.credentials import (
@@ -32,7 +33,6 @@ from longshore.execution.runners.agent.credentials import (
     AUTH_TOKEN,
     OAUTH_TOKEN,
     Credential,
-    hide_memory,
 )
 from longshore.execution.runners.agent.gateway import Gateway
 from longshore.execution.runners.agent.query import ConversationStore

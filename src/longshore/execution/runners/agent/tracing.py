@@ -133,7 +133,7 @@ class AgentTracer:
         for line in lines:
             if line is not None:
                 self.send("log", text=line)
-            activity = "tool" if self.step.tools_running else "sdk_query"
+            activity = "step_running" if self.step.tools_running else "sdk_query"
             waiting = self.step.counts["retries"] > retries
             self._report_activity("waiting" if waiting else activity)
 

@@ -18,7 +18,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -79,6 +79,7 @@ class Workspace:
         *,
         git: Git,
         allow_local: bool = False,
+        hosts: Collection[str] = (),
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> Workspace:
         """Check out a commit into a new folder. Returns the workspace.
@@ -90,6 +91,7 @@ class Workspace:
             ref: None: the repository's default branch.
             git: Its deadline covers the whole operation.
             allow_local: Whether repositories of this machine are accepted.
+            hosts: The only hosts of other repositories; empty: any host.
             on_progress: Called with a line before each operation that may take long.
 
         Raises:
@@ -98,7 +100,7 @@ class Workspace:
             GitFailed: the repository or the commit cannot be fetched.
             TimeoutError: the deadline has passed.
         """
-        transport = transport_of(url, local=allow_local)
+        transport = transport_of(url, local=allow_local, hosts=hosts)
         checked_ref = DEFAULT_REF if ref is None else validate_ref(ref)
         target = target.absolute()
         mirror = Mirror(cache, url, transport, git, on_progress)
@@ -340,6 +342,7 @@ def _open_repository(
         files,
         git=git,
         allow_local=spec["agent"]["localRepositories"],
+        hosts=spec["agent"]["repositoryHosts"],
         on_progress=lambda text: send("log", text=f"longshore: {text}"),
     )
     # Last: without this file the workspace counts as incomplete.

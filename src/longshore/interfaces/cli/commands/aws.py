@@ -365,6 +365,23 @@ async def aws_undelivered_replay(
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
+@command(
+    ("longshore aws undelivered discard 000001894017600000-17", "one that cannot be read"),
+)
+async def aws_undelivered_discard(
+    options: GlobalOptions,
+    ids: Annotated[list[str], argument("ID...", "As `undelivered list` shows them.")],
+) -> None:
+    """Delete undelivered events, without publishing them.
+
+    For messages that cannot be read, which a replay refuses, and for events that no consumer needs.
+    """
+    async with _open_undelivered(options) as store:
+        for letter_id in ids:
+            await store.discard(letter_id)
+    options.print_answer({"discarded": ids}, f"{formats.plural(len(ids), 'event')} discarded")
+
+
 async def _ids(store: UndeliveredEvents, named: Sequence[str] | None) -> AsyncIterator[str]:
     """The named ids; without names all, also those after events that stay."""
     for letter_id in named or ():

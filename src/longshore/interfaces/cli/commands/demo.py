@@ -191,7 +191,7 @@ class _Scenario:
         self._job = job
         self._workers = workers
         self._started = client.now()
-        self._screen = screen.console()
+        self._screen = screen.console(moves_cursor=True)
         self._lines = {task["taskId"]: _TaskLine() for task in _TASKS}
         self._notes: list[Text] = []
         # The last start of the task whose worker is killed.

@@ -1,7 +1,8 @@
 """``longshore doctor`` and ``longshore settings``: check and show this installation.
 
 A check ends in *ok*, *warn* or *fail*; only *fail* makes ``doctor`` fail. ``doctor`` changes
-nothing. It also has to work on a damaged store, so it does not open the store for work.
+nothing; its test write stores no new value. It also has to work on a damaged store, so it does not
+open the store for work.
 
 With ``--audit`` it checks everything that is stored, a few jobs at a time, so that it needs little
 memory and workers can go on. A finding is either damage or a bug in Longshore, and a person has to
@@ -30,7 +31,7 @@ from longshore.interfaces.cli.client import load_command_settings
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import GlobalOptions, command, flag
 from longshore.interfaces.cli.render import formats, screen
-from longshore.settings import DEFAULT, Settings, describe
+from longshore.settings import DEFAULT, Settings, describe, unread_variables
 
 if TYPE_CHECKING:
     from longshore.audit.store_snapshot import StoreSnapshot
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 OK, WARN, FAIL = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL
 _MIN_FREE_BYTES = 1_000_000_000
 _MAX_FINDINGS = 1_000
+_RESTORE = "restore a backup: `longshore restore`, docs/howto/back-up-and-restore.md"
 _SHOWN_FINDINGS = 20
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 # A clock that shows an earlier time is wrong.
@@ -60,7 +62,8 @@ def settings(options: GlobalOptions) -> None:
     A flag overrides the environment, the environment overrides the file longshore.toml, and the
     file overrides the default.
     """
-    rows = describe(load_command_settings(options))
+    loaded = load_command_settings(options)
+    rows = describe(loaded)
     if options.json:
         screen.print_json([row._asdict() for row in rows])
         return
@@ -74,6 +77,8 @@ def settings(options: GlobalOptions) -> None:
             for row in rows
         ]
     )
+    if unread := unread_variables(loaded.settings):
+        print(f"not read without the setting compat_env: {', '.join(unread)}")
 
 
 @command(
@@ -95,7 +100,7 @@ def doctor(
     On AWS it checks your identity, whether each service responds, the clock, and that every table,
     queue, rule and bucket is as `longshore aws deploy` creates it.
 
-    Changes nothing. Exits with 1 if a check fails.
+    Changes nothing; a test write shows that the store takes writes. Exits with 1 if a check fails.
     """
     checks: list[Check] = []
     summary: AuditSummary | None = None
@@ -170,7 +175,7 @@ def _agent_check(settings: Settings) -> Check:
 
 
 def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditSummary]:
-    from longshore.wiring.services import inspect_store, system_clock
+    from longshore.wiring.services import inspect_store, prove_store_write, system_clock
 
     facts = inspect_store(settings)
     engine = f"{facts.engine} from {facts.engine_path}"
@@ -182,12 +187,21 @@ def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditS
     if not facts.exists:
         yield Check("store", OK, "nothing has been stored yet")
         return
-    yield _schema_check(facts)
+    if facts.unreadable is not None:
+        detail = f"not checked: {facts.folder} cannot be read now: {facts.unreadable}"
+        remedy = "check the free space and the permissions; nothing says that it is damaged"
+        yield Check("integrity", FAIL, detail, remedy=remedy)
+        return
+    if facts.schema or facts.damage is None:
+        yield _schema_check(facts)
     if facts.damage is not None:
-        detail = f"damaged: {facts.damage}; restore {facts.folder} from a backup"
-        yield Check("integrity", FAIL, detail)
+        yield Check("integrity", FAIL, f"damaged: {facts.damage}", remedy=_RESTORE)
         return
     yield Check("integrity", OK, f"quick check passed, {formats.size(facts.size_bytes)}")
+    if facts.schema == facts.supported_schema:
+        problem = prove_store_write(settings)
+        yield Check("write", FAIL if problem else OK, problem or "a test write was stored")
+    yield _retention_check(settings, facts)
     yield from _worker_checks(settings, facts)
     if audit and facts.schema != facts.supported_schema:
         detail = f"not audited: only schema {facts.supported_schema} can be audited"
@@ -247,6 +261,21 @@ def _schema_check(facts: StoreFacts) -> Check:
     return Check("schema", OK, f"version {schema}")
 
 
+def _retention_check(settings: Settings, facts: StoreFacts) -> Check:
+    keep_for = settings.retention.jobs
+    rule = (
+        f"kept for {formats.duration_text(keep_for)}"
+        if keep_for
+        else "kept forever (retention.jobs)"
+    )
+    detail = f"{formats.plural(facts.ended_jobs, 'ended job')}, {rule}"
+    if facts.oldest_end is not None:
+        detail += (
+            f", the oldest ended {formats.relative_time(facts.oldest_end, facts.inspected_at)}"
+        )
+    return Check("retention", OK, detail)
+
+
 def _worker_checks(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
     from longshore.wiring.services import open_worker_registry
 
@@ -282,7 +311,7 @@ INVARIANT_TEXTS = {
     2: ("one live lease per task", "it may have run twice at once: check its side effects"),
     3: ("a stale writer changes nothing", "do not trust this attempt's result: run it again"),
     4: ("terminal states are final", "see `longshore events` for what changed it"),
-    5: ("state and history agree", "restore a backup from before the damage"),
+    5: ("state and history agree", f"{_RESTORE} from before the damage"),
     6: ("dependencies run first", "it may have run without its parents' results: run it again"),
     7: ("a job ends once per round", "see `longshore job` for the state of its tasks"),
     8: ("output is complete", "part of its output is missing; its result is not"),
@@ -384,7 +413,7 @@ def audit_folder(folder: Path, elapsed: Callable[[], timedelta]) -> AuditSummary
                 summary.add(chunk.snapshot)
                 advance(chunk.jobs)
     except sqlite_reader.UnreadableStore as error:
-        summary.unreadable = f"{error}; restore the folder from a backup"
+        summary.unreadable = f"{error}; {_RESTORE}"
     summary.duration = elapsed() - started
     return summary
 
@@ -421,7 +450,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on a terminal, which disappears at the end; nothing elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    terminal = screen.console(stderr=True)
+    terminal = screen.console(stderr=True, moves_cursor=True)
     columns = (TextColumn("auditing"), BarColumn(), MofNCompleteColumn(), TextColumn("jobs"))
     with Progress(
         *columns, console=terminal, transient=True, disable=not terminal.is_terminal

@@ -99,6 +99,35 @@ async def queues_resume(client: ApiClient, name: _QueueName) -> None:
     client.options.print_answer(await client.app.resume_queue(name), f"Queue {name!r} resumed")
 
 
+# Retention ----------------------------------------------------------------------------------------
+
+
+@client_command(
+    ("longshore prune --older-than 30d --dry-run", "count the jobs that ended 30 days ago"),
+    ("longshore prune --older-than 30d", "remove them, with output, results and artifacts"),
+)
+async def prune(
+    client: ApiClient,
+    *,
+    older_than: Annotated[str, option("DURATION", "Time since the end of the job, such as 30d.")],
+    dry_run: Annotated[bool, flag("Only count the jobs.", "--dry-run")] = False,
+) -> None:
+    """Remove jobs that ended long ago, with everything that belongs to them.
+
+    Running jobs stay. Request ids of removed jobs are remembered for as long again. The setting
+    retention.jobs does the same by itself.
+    """
+    answer = await client.app.prune_jobs(older_than, dry_run=dry_run)
+    total = answer.jobs
+    while answer.more and not dry_run:
+        answer = await client.app.prune_jobs(older_than)
+        total += answer.jobs
+    answer = type(answer)(jobs=total, more=answer.more)
+    text = "would be removed" if dry_run else "removed"
+    least = "at least " if answer.more else ""
+    client.options.print_answer(answer, f"{least}{formats.plural(total, 'job')} {text}")
+
+
 # Budgets ------------------------------------------------------------------------------------------
 
 _BudgetId = Annotated[str, argument("ID", "ID or unique prefix of a job or task, or 'today'.")]
@@ -130,7 +159,7 @@ async def budget_add(
     id_: _BudgetId,
     *,
     usd: Annotated[float | None, option("N", "Dollars.", min=0.000001)] = None,
-    tokens: Annotated[int | None, option("N", "Tokens.", min=1)] = None,
+    tokens: Annotated[int | None, option("N", "Tokens.", min=1, max=10**15)] = None,
     minutes: Annotated[float | None, option("N", "Minutes.", min=0.001)] = None,
     request_id: RequestId = None,
 ) -> None:
@@ -222,7 +251,7 @@ async def definitions_show(
     name: _DefinitionName,
     *,
     version: Annotated[
-        int | None, option("N", "Version to show. [default: the newest]", min=1)
+        int | None, option("N", "Version to show. [default: the newest]", min=1, max=1_000_000_000)
     ] = None,
 ) -> None:
     """Show a definition as YAML that `definitions apply` accepts."""
@@ -339,13 +368,17 @@ async def keys_list(client: ApiClient) -> None:
             "SCOPES": ", ".join(key.scopes),
             "CREATED": client.ago(key.created_at),
             "REVOKED": screen.styled(client.ago(key.revoked_at), "red"),
+            "EXPIRES": client.ago(key.expires_at),
+            "DEFINITIONS": ", ".join(key.definitions or ()),
+            "QUEUES": ", ".join(key.queues or ()),
         },
         empty="no API keys yet; `longshore up` and `longshore keys create` create one",
     )
 
 
 @client_command(
-    ("longshore keys create ci --scope submit --scope read", "for a build server"),
+    ("longshore keys create ci --scope submit --scope read --expires 30d", "for a build server"),
+    ("longshore keys create shop --scope submit --definitions report", "one kind of task only"),
     ("longshore keys create ann --scope admin", "for an administrator"),
     create=True,
 )
@@ -354,6 +387,15 @@ async def keys_create(
     name: Annotated[str, argument("NAME", "Shown in events and listings.")],
     *,
     scope: Annotated[list[ApiScope], typer.Option(help="What the key allows; repeatable.")],
+    expires: Annotated[
+        str | None, option("TIME", "Refuse the key after this time. [default: never]")
+    ] = None,
+    definitions: Annotated[
+        str | None, option("NAMES", "Start tasks of these only, as a,b. [default: any]")
+    ] = None,
+    queues: Annotated[
+        str | None, option("NAMES", "Start tasks in these only, as a,b. [default: any]")
+    ] = None,
 ) -> None:
     """Create an API key. Its secret is printed to stdout once and stored nowhere.
 
@@ -364,15 +406,34 @@ async def keys_create(
     operate  cancel, resume, review and replay tasks, change definitions, and add to the
              budgets of jobs and tasks
     admin    do everything, also manage API keys, pause queues and add to the daily budget
+
+    A key that may submit may run any command as the user of the workers, unless --definitions
+    limits it to definitions whose options an input cannot set. Tasks of all tenants that share a
+    worker can read and change each other's files; see docs/explain/threat-model.md.
+
+    A limited key cannot submit, add, revise, resume or replay other tasks, and cannot have the
+    scope admin. With --definitions it cannot change definitions.
     """
-    created = await client.app.create_key(name, list(dict.fromkeys(scope)))
+    created = await client.app.create_key(
+        name,
+        list(dict.fromkeys(scope)),
+        expires=expires,
+        definitions=_names(definitions),
+        queues=_names(queues),
+    )
     if client.options.json:
         screen.print_json(created)
         return
     # Only the secret goes to stdout, so that it can be redirected to a file unseen.
     scopes = ", ".join(created.scopes)
     print_stderr(f"{created.id} for {created.name} ({scopes}); it is not shown again")
+    if created.warning is not None:
+        print_stderr(f"longshore: warning: {created.warning}")
     print(created.key)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 @client_command(("longshore keys revoke key-1a2b3c", "takes effect immediately"))

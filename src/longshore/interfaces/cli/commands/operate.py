@@ -191,7 +191,8 @@ async def revise(
     """Reject the result of a task in review and run the task again.
 
     An agent continues its conversation with the feedback. A Python task finds the feedback and the
-    rejected result in `longshore.current()`. A command does not receive them.
+    rejected result in `longshore.current()`, a command in the files that
+    `LONGSHORE_ATTEMPT_FEEDBACK` and `LONGSHORE_ATTEMPT_PREVIOUS_OUTPUT` name.
 
     Exits with 4 if the task is not in review, or was revised too often.
     """

@@ -37,9 +37,10 @@ from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, argument, command, option
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
+from longshore.interfaces.cli.signals import SIGNAL_BASE, end_process_after, handle_signals
 from longshore.interfaces.request_ids import draw_request_id
 from longshore.services import documents as d
+from longshore.services.resilience import race
 from longshore.services.worker.group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ _RETRIED_COMMAND = Definition(
     description="A command that is retried after any nonzero exit code.",
     retryable_exit_codes=tuple(range(1, 256)),
     retry_on_timeout=True,
+    overridable=("argv", "cwd"),
 )
 _NO_LIMIT = timedelta(days=30)
 _MAX_NAME_CHARACTERS = 60
@@ -108,7 +110,7 @@ async def run(
     the definition `command-retried`.
 
     Exits with the command's exit code; with 128 + n if signal n ended it, with 124 if it timed
-    out, with 127 if there is no such command. Errors of Longshore itself have the codes 1 to 5,
+    out, with 127 if there is no such command. Errors of Longshore itself have the codes 1 to 6,
     which a command may use too; they are printed to stderr and begin with "longshore:".
     """
     base = load_command_settings(options).settings
@@ -179,13 +181,31 @@ class _Follower:
         async with self.group as group:
             remove_handlers = handle_signals(self._on_signal)
             try:
-                code = await group.run_alongside(self.follow())
+                code = await group.run_alongside(self._follow_while_stored())
             finally:
                 remove_handlers()
             if others := [task for task in group.worker.running if task != self.task_id]:
                 count = formats.plural(len(others), "other task")
                 print_stderr(f"longshore: waiting for {count} of the queue")
         return code
+
+    async def _follow_while_stored(self) -> int:
+        async with race(self.follow(), self._watch_store()) as (followed, watched):
+            code: int = await (followed if followed.done() else watched)
+            return code
+
+    async def _watch_store(self) -> int:
+        """Raise the error of the store if nothing could be stored for as long as a lease lasts."""
+        backend, key = self.services.backend, f"probe/{self.task_id}"
+        while True:
+            await backend.clock.sleep(self.services.settings.worker.renew_every)
+            row = None
+            with contextlib.suppress(BackendUnavailable):
+                row = await backend.ledger.get_task(self.task_id)
+            if row and row.lease and row.lease.expires_at < self.services.now():
+                # The worker could not renew it. If this can be written, it can now.
+                await backend.blobs.put(key, b"")
+                await backend.blobs.delete(key)
 
     async def follow(self) -> int:
         """Print the output until the task has ended; returns the exit code."""
@@ -203,6 +223,7 @@ class _Follower:
         self.signals += 1
         self.signal_code = SIGNAL_BASE + number
         if self.signals == 1:
+            end_process_after(self.services.settings.stop_deadline)
             self._cancel(f"interrupted by {number.name}")
             if sys.stderr.isatty():
                 print_stderr("longshore: cancelling the command; press Ctrl-C again to kill it")

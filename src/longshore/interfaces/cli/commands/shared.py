@@ -17,7 +17,7 @@ RequestId = Annotated[
 Limit = Annotated[int, option("N", "Maximum number of results.", min=1, max=1000)]
 Cursor = Annotated[str | None, option("TEXT", "Continue where the previous page ended.")]
 Follow = Annotated[bool, flag("Continue until the job or task has ended.", "--follow", "-f")]
-Attempt = Annotated[int | None, option("N", "Only this attempt.", min=1)]
+Attempt = Annotated[int | None, option("N", "Only this attempt.", min=1, max=1_000_000)]
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 JobFile = Annotated[Path, argument("FILE", "YAML or JSON; - is stdin.")]
 

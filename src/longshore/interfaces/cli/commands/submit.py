@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Annotated
 
 from longshore.core.events import types as e
@@ -34,6 +35,7 @@ _MAX_SHOWN_ROOTS = 10
 _MAX_SHOWN_FAILURES = 10
 _MAX_SHOWN_RUNNING = 3
 _POLL_S = 1.0
+_STOP_LIMIT = timedelta(seconds=30)  # without a worker
 _ENDS = (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
 # Printed above the progress bar.
 _PROBLEMS = (
@@ -154,7 +156,8 @@ async def _wait_for_job(client: ApiClient, job_id: str) -> bool:
         for group in groups:
             group.stop_now()
 
-    signals = StopSignals(stop, stop_now)
+    limit = client.services.settings.stop_deadline if client.services else _STOP_LIMIT
+    signals = StopSignals(stop, stop_now, limit)
     remove_handlers = handle_signals(signals.on_signal)
     with _display(job.name or job_id, job.total_tasks) as show:
         running = _run_and_show(client, job_id, queues, groups, show)
@@ -197,7 +200,7 @@ def _display(name: str, total: int) -> Iterator[Callable[[Event], None]]:
     """Shows events: as a progress bar on a terminal, elsewhere as lines."""
     from rich import progress as rich
 
-    terminal = screen.console(stderr=True)
+    terminal = screen.console(stderr=True, moves_cursor=True)
     if not terminal.is_terminal:
         yield _print_event
         return

@@ -7,8 +7,8 @@ import contextlib
 import itertools
 import socket
 from collections import Counter
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Collection, Coroutine
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,7 @@ from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.client import load_command_settings, open_command_services
 from longshore.interfaces.cli.commands.shared import WorkerOptions
 from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
+from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command, option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
@@ -61,9 +62,9 @@ def up(
     """Run Longshore as a service on this machine.
 
     One process serves the API, runs tasks, dispatches events and recovers from crashes. On first
-    start it generates an API key in the file `api-key` of the data folder, readable only by you;
-    requests need it. It listens on localhost unless --host is given; the setting api.hosts must
-    then contain the host names that clients use.
+    start it generates an API key in a file that only you can read, outside of the data folder (the
+    setting keys_dir); requests need it. It listens on localhost unless --host is given; the setting
+    api.hosts must then contain the host names that clients use.
 
     Ctrl-C or SIGTERM lets running tasks finish within the setting worker.drain_grace; a second
     one releases them at once.
@@ -81,19 +82,24 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
             contextlib.closing(bind_socket(settings.api.host, settings.api.port))
         )
         services = await stack.enter_async_context(open_command_services(settings))
+        if with_worker:
+            services = replace(services, task_secrets=settings.worker.task_secrets)
         key_file = await services.ensure_machine_key()
         # Before requests are served: the next job may name these definitions.
         files = await _apply_definition_files(services)
-        app = create_app(services, hosts=settings.api.hosts, body_bytes=settings.api.body_bytes)
+        app = create_app(services, settings.api)
         parts = [await stack.enter_async_context(serve(app, server_socket))]
         group = None
         if with_worker:
             # Entered last and so left first: requests are served while running tasks finish.
             group = await stack.enter_async_context(services.worker_group())
             parts.append(asyncio.ensure_future(group.wait()))
-        signals = StopSignals(lambda: None, group.stop_now if group else lambda: None)
+        stop_now = group.stop_now if group else lambda: None
+        signals = StopSignals(lambda: None, stop_now, settings.stop_deadline)
         handle_signals(signals.on_signal)
         _print_startup(services, server_socket, key_file, files, with_worker=with_worker)
+        if (warning := await services.api_keys.shared_workers_warning()) is not None:
+            print_stderr(f"longshore: warning: {warning}")
         loops = _background_loops(services, files, with_worker=with_worker)
         async with race(signals.requested.wait(), *parts, *loops) as (_, *running):
             for part in running:
@@ -115,9 +121,11 @@ class _DefinitionFiles:
     contents: FolderContents
     sync: DefinitionSync
     applied: ApplyResult
+    task_secrets: Collection[str] | None
 
     async def poll(self) -> FolderContents:
-        return await asyncio.to_thread(self.watch.poll)
+        contents = await asyncio.to_thread(self.watch.poll)
+        return contents.with_secrets_checked(self.task_secrets)
 
 
 async def _apply_definition_files(services: Services) -> _DefinitionFiles | None:
@@ -127,9 +135,11 @@ async def _apply_definition_files(services: Services) -> _DefinitionFiles | None
         return None
     folder = settings.definitions.folder.absolute()
     watch = FolderWatch(folder)
-    contents = await asyncio.to_thread(watch.read)
+    secrets = services.task_secrets
+    contents = (await asyncio.to_thread(watch.read)).with_secrets_checked(secrets)
     sync = services.definition_sync(folder)
-    return _DefinitionFiles(folder, watch, contents, sync, await sync.sync(contents.definitions))
+    applied = await sync.sync(contents.definitions)
+    return _DefinitionFiles(folder, watch, contents, sync, applied, secrets)
 
 
 def _background_loops(

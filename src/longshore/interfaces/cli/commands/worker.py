@@ -19,7 +19,7 @@ from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.log_records import log_to_file
 from longshore.interfaces.cli.options import GlobalOptions, command, flag, option
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.signals import StopSignals, handle_signals
+from longshore.interfaces.cli.signals import StopSignals, end_process_after, handle_signals
 from longshore.interfaces.cli.supervisor import SupervisorChannel, print_startup, supervise
 from longshore.services.worker.group import WorkerGroup
 from longshore.settings import Settings
@@ -129,9 +129,10 @@ def _listen(
 
     def on_supervisor_exit() -> None:
         print_stderr("longshore: the supervisor has ended")
+        end_process_after(settings.stop_deadline)
         drain()
 
-    signals = StopSignals(drain, group.stop_now)
+    signals = StopSignals(drain, group.stop_now, settings.stop_deadline)
     handle_signals(signals.on_signal)
     if channel is not None:
         channel.on_close(on_supervisor_exit)

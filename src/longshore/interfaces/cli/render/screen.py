@@ -1,17 +1,21 @@
 """Printing for people: tables without frames, and colours on a terminal.
 
-Text from tasks and users is printed as it is and never read as markup. In a pipe, lines are as long
-as they need to be and nothing is cut, so that other programs can search them. ``rich`` is imported
-when something is printed: the help of a command does not need it.
+Text from tasks and users is never read as markup, and a terminal gets it without control sequences.
+In a pipe, it is printed as it is; lines are as long as they need to be and nothing is cut, so that
+other programs can search them. ``rich`` is imported when something is printed: the help of a
+command does not need it.
 """
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError
@@ -60,15 +64,69 @@ _WRAPPED = frozenset(
     )
 )
 _OMITTED_IF_EMPTY = frozenset(
-    ("ADDED", "CACHE", "COST", "DEFINITION", "DURATION", "IN", "OUT", "ROUND")
+    ("ADDED", "CACHE", "COST", "DEFINITION", "DURATION", "EXPIRES", "IN", "OUT", "ROUND")
 )
+# Everything that controls a terminal except colours, tabs and the ends of lines: strings such as
+# titles (OSC, DCS), the cursor and modes (CSI), other escapes, and single characters (C0, C1).
+_CONTROL = re.compile(
+    r"(?P<colour>\x1b\[[0-9;:]*m)"
+    r"|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[PX\]^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|\x1b[ -/]*[0-Z\\^-~]?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+_LINE_END = re.compile(r"\r+\n?")
+# The start of a colour, or of the end of a line, whose rest may follow.
+_UNFINISHED = re.compile(r"(?:\x1b(?:\[[0-9;:]{0,32})?|\r)?\Z")
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that knows whether it is a terminal; rich itself honours NO_COLOR."""
+class _TerminalWriter(io.BufferedWriter):
+    """Writes to a terminal, without the control sequences in what is written."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        super().__init__(io.FileIO(terminal.fileno(), "w", closefd=False))
+        self._encoding = terminal.encoding
+        self._decoder = codecs.getincrementaldecoder(self._encoding)("replace")
+        self._unfinished = ""
+
+    def write(self, data: Any) -> int:
+        text = self._unfinished + self._decoder.decode(bytes(data))
+        end = len(text) - len(_UNFINISHED.findall(text)[0])
+        text, self._unfinished = text[:end], text[end:]
+        clean = _CONTROL.sub(r"\g<colour>", _LINE_END.sub("\n", text))
+        super().write(clean.encode(self._encoding, "replace"))
+        return len(data)
+
+
+def filter_terminals() -> None:
+    """Remove control sequences from all that this process prints to a terminal."""
+    sys.stdout, sys.stderr = _filtered(sys.stdout), _filtered(sys.stderr)
+
+
+def _filtered(stream: TextIO) -> TextIO:
+    # A stream is None if its file was closed when the process started.
+    if stream is None or not stream.isatty() or isinstance(stream.buffer, _TerminalWriter):
+        return stream
+    return io.TextIOWrapper(
+        _TerminalWriter(stream),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
+    )
+
+
+def console(*, stderr: bool = False, moves_cursor: bool = False) -> Console:
+    """A console that knows whether it is a terminal; rich itself honours NO_COLOR.
+
+    Args:
+        moves_cursor: For a picture that is drawn again and again; its text is Longshore's own.
+    """
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
+    if moves_cursor and stream.isatty():
+        stream = (sys.__stderr__ if stderr else sys.__stdout__) or stream
     width = None if stream.isatty() else _UNLIMITED_WIDTH
     return Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
 

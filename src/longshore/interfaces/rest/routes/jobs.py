@@ -8,13 +8,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime
 
-from longshore.core.api_keys import ApiScope
 from longshore.core.budgets import Budget
-from longshore.core.definitions.reader import DEFINITIONS
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import LongshoreError
 from longshore.interfaces.rest import schemas as s
-from longshore.interfaces.rest.auth import Admin, Operator, Reader, Submitter, scope_missing
+from longshore.interfaces.rest.auth import Admin, Operator, Reader, Submitter
 from longshore.interfaces.rest.errors import ApiProblem, api_problem_of, problem_document
 from longshore.interfaces.rest.openapi import (
     answers,
@@ -28,12 +26,14 @@ from longshore.interfaces.rest.requests import (
     Body,
     Cursor,
     JobId,
+    Jobs,
     Limit,
     LongLimit,
     OptionalBody,
     RequestId,
     TaskId,
     parse_model,
+    submit_off_loop,
 )
 from longshore.services import documents as d
 from longshore.services.app import Application
@@ -48,35 +48,26 @@ _BEFORE = "The same request had been accepted before."
     **answers(d.AcceptedJobDocument, status=201, others={200: _BEFORE}, body=s.JobRequestDocument),
 )
 async def submit_job(
-    operations: Submitter, document: Body, request_id: RequestId = None
+    request: Request, operations: Submitter, document: Jobs, request_id: RequestId = None
 ) -> Response:
     """Submit a job of one task, or of many that depend on each other."""
-    accepted = await operations.submit(document, request_id=request_id)
+    work = operations.submit(document, request_id=request_id)
+    accepted = await submit_off_loop(request, operations, work)
     location = {"Location": f"/v1/jobs/{accepted.job_id}"}
     return respond(accepted, 201 if accepted.created else 200, location)
 
 
 @router.post("/jobs/batch", **answers(d.BatchAnswersDocument, body=s.JobBatchDocument))
-async def submit_jobs(request: Request, operations: Submitter, document: Body) -> Response:
+async def submit_jobs(request: Request, operations: Submitter, document: Jobs) -> Response:
     """Submit many jobs, each accepted whole or refused. Every job has an answer, in their order.
 
     The same batch can be sent again: a job with a request id is accepted once.
     """
     batch = parse_model(s.JobBatchDocument, document)
-    may_define = operations.caller.may_define
-    defines = [isinstance(item.job, dict) and DEFINITIONS in item.job for item in batch.jobs]
-    submissions = [
-        Submission(item.job, item.request_id)
-        for item, has_definitions in zip(batch.jobs, defines, strict=True)
-        if may_define or not has_definitions
-    ]
-    results = iter(await operations.submit_many(submissions))
-    id_ = request.state.request_id
-    denied = d.BatchAnswerDocument(problem=problem_document(id_, scope_missing(ApiScope.OPERATE)))
-    answers = [
-        _batch_answer(id_, next(results)) if may_define or not has_definitions else denied
-        for has_definitions in defines
-    ]
+    submissions = [Submission(item.job, item.request_id) for item in batch.jobs]
+    work = operations.submit_many(submissions)
+    results = await submit_off_loop(request, operations, work)
+    answers = [_batch_answer(request.state.request_id, result) for result in results]
     return respond(d.BatchAnswersDocument(answers=answers))
 
 
@@ -88,6 +79,15 @@ def _batch_answer(
     if (problem := api_problem_of(result)) is None:
         raise result  # unexpected: the middleware answers
     return d.BatchAnswerDocument(problem=problem_document(request_id, problem))
+
+
+@operation_route(router, Application.prune_jobs, 400, body=s.PruneRequestDocument)
+def prune_jobs(operations: Admin, document: Body) -> None:
+    """Remove the tenant's jobs that ended so long ago, with events, output, results and artifacts.
+
+    A call removes up to about a thousand jobs, and says whether to call again. The request id of a
+    removed job is remembered for as long again: a submit with it is refused.
+    """
 
 
 @operation_route(router, Application.list_jobs)
@@ -166,7 +166,11 @@ def find_ids(
     body=s.AddTasksRequestDocument,
 )
 def add_tasks(
-    operations: Submitter, job_id: JobId, document: Body, request_id: RequestId = None
+    request: Request,
+    operations: Submitter,
+    job_id: JobId,
+    document: Jobs,
+    request_id: RequestId = None,
 ) -> None:
     """Add tasks to a job; they may depend on its other tasks, also on completed ones."""
 
@@ -210,7 +214,8 @@ def list_artifacts(
         str, Query(max_length=1_024, description="`name` of the last file that was read.")
     ] = "",
 ) -> None:
-    """List the files that the attempts of the task stored."""
+    """List the files that the attempts of the task stored, and the result and a summary of the
+    latest attempt, `artifacts/task-result.json` and `logs/summary.log`."""
 
 
 @task_router.get(

@@ -14,6 +14,7 @@ from pydantic import AwareDatetime
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.ids import NAME_PATTERN
 from longshore.core.tasks.failures import ErrorCategory
+from longshore.errors import BackendUnavailable
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.auth import Admin, Operator, OperatorAdmin, Reader
 from longshore.interfaces.rest.errors import ApiProblem
@@ -200,7 +201,11 @@ def list_keys(operations: Admin) -> None:
 
 @operation_route(key_router, Application.create_key, status=201, body=s.KeyRequestDocument)
 def create_key(operations: Admin, document: Body) -> None:
-    """Create a key. Its secret is in this answer only."""
+    """Create a key. Its secret is in this answer only.
+
+    With `tenant` it is a key of that tenant, such as its first one. This needs a key of the tenant
+    that operates the installation.
+    """
 
 
 @operation_route(key_router, Application.revoke_key, 404)
@@ -227,5 +232,11 @@ async def live() -> Response:
 
 @probe_router.get("/ready", **answers(d.ProbeDocument))
 async def ready(operations: Reader) -> Response:
-    """Check that the server can answer requests: its store can be read."""
-    return respond(await operations.check_ready())
+    """Check that the server can work: its store takes writes. A problem says why it does not.
+
+    The answer may be 5 seconds old, so that probes write no more often than that.
+    """
+    try:
+        return respond(await operations.check_ready())
+    except BackendUnavailable as error:
+        raise ApiProblem(503, "unavailable", str(error)) from error

@@ -144,6 +144,7 @@ def _parts(config: StageConfig, stack: str, dispatcher_events: tuple[str, ...]) 
         bucket_name=config.bucket or {"Fn::Sub": default_bucket},
         dispatcher_events=list(dispatcher_events),
         schedule_state="ENABLED" if config.schedules else "DISABLED",
+        versioning="Enabled" if config.protected else "Suspended",
     )
     functions = template.pop("Functions", {})
     yield template

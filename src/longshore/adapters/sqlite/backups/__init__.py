@@ -1,0 +1,1 @@
+"""Backups of a data folder: made while it is used, checked when they are restored."""

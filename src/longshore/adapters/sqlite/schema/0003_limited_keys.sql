@@ -1,0 +1,2 @@
+-- An API key may be limited to definitions and queues (``limits`` in ``api_keys.body``). Nothing is changed here:
+-- the number keeps earlier versions, which would ignore the limits, from opening the file.
