@@ -1,6 +1,7 @@
 """Calls every route of the OpenAPI document with valid and with invalid values.
 
-A test does a little of it; ``python -m tests.interfaces.rest.schema_fuzz 500`` does it at length.
+A test does a little of it; ``python -m tests.interfaces.rest.schema_fuzz 500`` does it at length,
+and fails if a request holds the event loop for long (CPU time of its thread, see ``body_fuzz``).
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from longshore.core.ids import task_id_of
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.settings.model import AgentSettings
 from tests.interfaces.dead_store import fail
+from tests.interfaces.rest.body_fuzz import LIMIT_S, LoopMeter
 from tests.interfaces.rest.server import RestServer, a_task, run_server
 
 CHECKS: list[CheckFunction] = [
@@ -66,6 +68,7 @@ class FuzzedServer:
             rate = {"requests_per_second": MANY, "burst": MANY}
             async with run_server(self._folder, others={"agent": DAILY_BUDGET}, **rate) as server:
                 await self._fill(server)
+                self.meter = LoopMeter(with_collections=False)
                 self._ready.set()
                 await self._end.wait()
         finally:
@@ -144,8 +147,11 @@ def main() -> None:
             answers = fuzz_routes(served, mode, examples, existing_ids=there, repeatable=False)
         what = "what is there" if there else "anything"
         counts = ", ".join(f"{status}: {number}" for status, number in sorted(answers.items()))
-        sys.stdout.write(f"{mode.value} of {what}: {answers.total()} requests ({counts})\n")
+        held = f"loop held for {1000 * served.meter.longest_s:.0f} ms"
+        sys.stdout.write(f"{mode.value} of {what}: {answers.total()} requests ({counts}), {held}\n")
         sys.stdout.flush()
+        if served.meter.longest_s > LIMIT_S:
+            sys.exit(f"more than {1000 * LIMIT_S:.0f} ms: {served.meter.what}")
 
 
 if __name__ == "__main__":
