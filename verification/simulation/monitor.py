@@ -213,6 +213,8 @@ class Monitor:
             if not isinstance(task_id, str):
                 continue
             row = await self._simulation.backend.ledger.get_task(task_id)
+            if row is None and task_id in self._simulation.removed_tasks:
+                continue  # a call that timed out is carried out after the job was removed
             early = row is not None and row.state is TaskState.WAITING
             if row is None or (early and task_id not in self._recreated):
                 state = row.state.value if row else "missing"
