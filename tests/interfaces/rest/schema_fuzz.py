@@ -147,8 +147,10 @@ def main() -> None:
             answers = fuzz_routes(served, mode, examples, existing_ids=there, repeatable=False)
         what = "what is there" if there else "anything"
         counts = ", ".join(f"{status}: {number}" for status, number in sorted(answers.items()))
-        held = f"loop held for {1000 * served.meter.longest_s:.0f} ms"
-        sys.stdout.write(f"{mode.value} of {what}: {answers.total()} requests ({counts}), {held}\n")
+        longest = f"loop held for {1000 * served.meter.longest_s:.0f} ms"
+        sys.stdout.write(
+            f"{mode.value} of {what}: {answers.total()} requests ({counts}), {longest}\n"
+        )
         sys.stdout.flush()
         if served.meter.longest_s > LIMIT_S:
             sys.exit(f"more than {1000 * LIMIT_S:.0f} ms: {served.meter.what}")
