@@ -332,6 +332,12 @@ CHILD_FAULTS = (
         caught_by=f"{_ISOLATION}::test_a_secret_that_a_definition_gives_to_its_tasks_is_masked_everywhere",
     ),
     _fault(
+        name="a long message of a task is not searched for its secrets",
+        at="execution.host.attempt:ProcessAttempt._parse_long",
+        do=Replace("mask_data()", "$1"),
+        caught_by=f"{_ISOLATION}::test_a_secret_that_a_definition_gives_to_its_tasks_is_masked_everywhere",
+    ),
+    _fault(
         name="a task runs as the user of its worker",
         at="execution.forkserver.child:_run_spec",
         do=Drop("become_user()"),

@@ -107,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     filter_terminals()
     try:
         for number, word in enumerate(words, 1):
-            if word.encode(errors="replace") != word.encode(errors="surrogateescape"):
+            # Python writes bytes that are not UTF-8 as surrogates.
+            if any("\ud800" <= letter <= "\udfff" for letter in word):
                 raise UsageError(f"argument {number} is not valid UTF-8: {word!a}")
         with _ROOT.make_context("longshore", list(words), obj={}) as context:
             return int(_ROOT.invoke(context) or ExitCode.OK)
