@@ -16,6 +16,7 @@ from tests.unit.services import (
     test_dead_letters_settling,
     test_dispatcher,
     test_dispatcher_disorder,
+    test_health_rejected,
     test_job_usage,
     test_output_pump,
     test_resume,
@@ -30,7 +31,7 @@ from tests.unit.services import (
     test_worker_messages,
     test_worker_running,
 )
-from tests.unit.services.harness import BACKENDS
+from tests.unit.services.harness import BACKENDS, WITH_QUEUE
 
 MODULES = (
     test_budget_reservations,
@@ -42,6 +43,7 @@ MODULES = (
     test_dead_letters_settling,
     test_dispatcher,
     test_dispatcher_disorder,
+    test_health_rejected,
     test_job_usage,
     test_output_pump,
     test_submit,
@@ -63,11 +65,14 @@ TOO_LARGE = (
     "test_a_wide_fan_out_comes_together_again",
     "test_the_work_for_a_completed_task_does_not_grow_with_its_job",
     "test_the_event_of_a_job_with_thousands_of_tasks_is_whole_for_its_reader",
+    "test_many_that_stay_do_not_hide_one_that_can_be_settled",
 )
 # An installation for each call at which something dies: test_every_call_site does it in one.
 TOO_MANY = ("test_a_resume_that_dies_at_any_call_is_finished_or_never_was",)
 # SQS counts whole seconds: the second attempt begins up to one later.
 TO_THE_MOMENT = ("test_a_passing_failure_is_tried_again_when_it_is_due",)
+# SQS delivers an event that was not acknowledged again after a while.
+AT_ONCE = ("test_an_event_that_was_not_acknowledged_is_delivered_again",)
 # SQS keeps two messages of one task: the second is dropped besides, and that is counted.
 TWO_MESSAGES = (
     "test_a_later_message_of_the_task_fails_it_too",
@@ -75,14 +80,17 @@ TWO_MESSAGES = (
 )
 # Until midnight a worker asks SQS again and again, and each time is a request that is really made.
 TOO_LONG = ("test_a_day_that_is_used_up_parks_tasks_until_the_sweeper_resumes_them_at_midnight",)
-ELSEWHERE = TOO_LARGE + TOO_MANY + TO_THE_MOMENT + TWO_MESSAGES + TOO_LONG
+ELSEWHERE = TOO_LARGE + TOO_MANY + TO_THE_MOMENT + AT_ONCE + TWO_MESSAGES + TOO_LONG
+
+
+KINDS = (("kind", BACKENDS), ("kind", WITH_QUEUE))
 
 
 def service_tests(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
-    """The tests of a module that run on every kind of backend, to run on AWS."""
+    """The tests of a module that run on every kind of backend with messages, to run on AWS."""
     for name, test in vars(module).items():
         marks = getattr(test, "pytestmark", [])
-        others = [marker for marker in marks if marker.args != ("kind", BACKENDS)]
+        others = [marker for marker in marks if marker.args not in KINDS]
         on_every_backend = name.startswith("test_") and len(others) < len(marks)
         if on_every_backend and name not in ELSEWHERE:
             yield f"{name}_on_aws", run_on_aws(test, others)

@@ -9,6 +9,9 @@ channel that is down does not make the others repeat notices.
 Backlogs that need an operator (dead letters, parked tasks) are reported in the same way, one notice
 per tenant and kind: when the backlog appears, when it has new items, after a cool-down, and when it
 is empty. What a check could not read is not reported, and above all not as resolved.
+
+Messages that a worker rejected are a backlog too. They were deleted, so they are items for a fixed
+time, and without reminders: nobody can settle them.
 """
 
 from __future__ import annotations
@@ -22,12 +25,16 @@ from enum import StrEnum
 from longshore.core.budgets import TASK_SCOPES, BudgetScope
 from longshore.core.dead_letters import DeadLetter
 from longshore.core.events.codec import to_ms
-from longshore.core.events.types import HealthSummary
+from longshore.core.events.event import Event
+from longshore.core.events.types import HealthSummary, MessageRejected
 from longshore.core.health import CheckedTask, Health, HealthReport
 from longshore.core.tasks.rows import TaskRow
 
 COUNT_LIMIT = 1_000
 """How many items of a backlog are counted, the newest first."""
+
+REJECTED_FOR = timedelta(days=1)
+"""How long a rejected message is an item: an alert must survive a channel that is down."""
 
 _NEWEST_SHOWN = 5
 
@@ -37,6 +44,7 @@ class BacklogKind(StrEnum):
 
     DEAD_LETTERS = "dead_letters"
     PARKED_TASKS = "parked_tasks"
+    REJECTED_MESSAGES = "rejected_messages"
 
 
 class ParkedBudget(StrEnum):
@@ -49,11 +57,13 @@ class ParkedBudget(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogItem:
-    """A dead letter or a parked task."""
+    """A dead letter, a parked task or a rejected message."""
 
     id: str
     queue: str
-    reason: str  # the category of a dead letter, or the budget that a parked task waits for
+    # The category of a dead letter, the budget that a parked task waits for, or why a message was
+    # rejected.
+    reason: str
     at: datetime  # when it was added
 
     @property
@@ -73,7 +83,7 @@ class BacklogGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """A tenant's dead letters, or parked tasks, at one moment."""
+    """A tenant's dead letters, parked tasks or rejected messages at one moment."""
 
     total: int = 0  # counted items
     truncated: bool = False  # there are more items than were counted
@@ -129,6 +139,14 @@ def parked_task_item(row: TaskRow) -> BacklogItem | None:
     return BacklogItem(id=row.id, queue=row.spec.queue, reason=why.value, at=row.parked.at)
 
 
+def rejected_message_item(event: Event) -> BacklogItem | None:
+    """Returns a rejected message as an item of a backlog; None if an operator discarded it."""
+    body = event.body
+    if not isinstance(body, MessageRejected) or event.context.origin == "operator":
+        return None
+    return BacklogItem(id=body.message_id, queue=body.queue, reason=body.reason, at=event.at)
+
+
 def backlog_of(items: Iterable[BacklogItem], *, limit: int = COUNT_LIMIT) -> Backlog:
     """Returns the backlog of these items; an item that occurs twice counts once."""
     named = {item.id: item for item in items}
@@ -146,7 +164,11 @@ def backlog_of(items: Iterable[BacklogItem], *, limit: int = COUNT_LIMIT) -> Bac
 
 
 def _change_of(
-    backlog: Backlog, last: ReportedBacklog | None, now: datetime, cool_down: timedelta
+    kind: BacklogKind,
+    backlog: Backlog,
+    last: ReportedBacklog | None,
+    now: datetime,
+    cool_down: timedelta,
 ) -> BacklogChange | None:
     """Returns what a channel with this state must be sent; None: nothing."""
     if not backlog.newest:
@@ -156,6 +178,8 @@ def _change_of(
     # Check both: the count misses a swap, and the time misses items written with a slow clock.
     if backlog.newest[0].sort_key > last.newest_key or backlog.minimum_count > last.minimum_count:
         return BacklogChange.MORE
+    if kind is BacklogKind.REJECTED_MESSAGES:
+        return None
     return BacklogChange.STILL if cool_down_passed(last.at, now, cool_down) else None
 
 
@@ -233,7 +257,7 @@ def notice_of(finding: HealthFinding, state: ChannelState, *, cool_down: timedel
         notice = _notice_of_tasks(finding.tasks, state, cool_down)
     backlogs: dict[BacklogKind, BacklogNotice] = {}
     for kind, backlog in finding.backlogs.items():
-        change = _change_of(backlog, state.backlogs.get(kind), finding.at, cool_down)
+        change = _change_of(kind, backlog, state.backlogs.get(kind), finding.at, cool_down)
         if change is not None:
             backlogs[kind] = BacklogNotice(change=change, backlog=backlog)
     return replace(notice, backlogs=backlogs)

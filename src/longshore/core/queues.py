@@ -99,7 +99,7 @@ class MessageAction(Enum):
     TAKE_OVER = "end the silent holder's lease, then look again"
     DELAY = "delay the message until a time"
     DROP = "nothing is left to do: delete the message"
-    REJECT = "there is no such task: log it and delete the message"
+    REJECT = "there is no such task: report and delete the message, unless its job was removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

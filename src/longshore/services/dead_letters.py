@@ -44,7 +44,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.output import OutputPosition, Stream
 from longshore.services import documents as d
 from longshore.services.operator_commands import OperatorCommands
-from longshore.services.reads import AT_ONCE, iter_history, iter_tasks, list_all
+from longshore.services.reads import AT_ONCE, iter_history, iter_tasks, list_all, was_removed
 from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import Transitions
 
@@ -305,7 +305,9 @@ class DeadLetters:
     async def _decide(self, message: QueueMessage) -> Disposition:
         """Returns the disposition of the message, after the change of its task was committed."""
         while True:
-            row = await self._row_of(message)
+            row, name = await self._row_of(message), message.task_id
+            if row is None and isinstance(name, str) and await was_removed(self.backend, name):
+                return None
             disposition = disposition_of(
                 message,
                 row,

@@ -5,8 +5,8 @@ looks healthy. One process of the machine runs the check, and no error ends it: 
 every task would seem healthy.
 
 A check has two parts. It reads the rows of all tasks that are processing, each once, and it reads
-the backlogs that need an operator: dead letters and parked tasks. The parts are independent: if one
-cannot be read, the other is reported all the same.
+the backlogs that need an operator: dead letters, parked tasks and rejected messages. The parts are
+independent: if one cannot be read, the other is reported all the same.
 
 The findings are sent to every alert channel. Channels are notified concurrently, each about one
 tenant after the other, within one time limit. A channel that fails is left alone until the next
@@ -42,6 +42,7 @@ from longshore.core.alerts import (
     COUNT_LIMIT,
     EMPTY_BACKLOG,
     EMPTY_CHANNEL_STATE,
+    REJECTED_FOR,
     Backlog,
     BacklogItem,
     BacklogKind,
@@ -53,12 +54,14 @@ from longshore.core.alerts import (
     dead_letter_item,
     notice_of,
     parked_task_item,
+    rejected_message_item,
     state_after,
     tenant_of_key,
 )
 from longshore.core.dead_letters import dead_letter_of_message
 from longshore.core.definitions.definition import Definition
 from longshore.core.events.event import EventContext
+from longshore.core.events.types import EntityType
 from longshore.core.health import (
     CheckedTask,
     HealthPolicy,
@@ -74,7 +77,7 @@ from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.worker_registry import WorkerRegistry
-from longshore.services.reads import iter_pages, list_all, read_rows
+from longshore.services.reads import iter_pages, list_all, read_rows, was_removed
 from longshore.services.resilience import log_and_continue, race
 
 logger = logging.getLogger(__name__)
@@ -305,13 +308,14 @@ PolicyOf = Callable[[TaskRow], HealthPolicy]
 
 @dataclass(frozen=True, kw_only=True)
 class HealthCheck:
-    """Finds tasks that are stuck or run too long, dead letters, and parked tasks.
+    """Finds tasks that are stuck or run too long, dead letters, parked tasks, rejected messages.
 
-    A dead message without a task belongs to no tenant. It is reported to ``tenant``, which looks
-    after the queues, and to no other.
+    A message without a task belongs to no tenant. It is reported to ``tenant``, which looks after
+    the queues, and to no other.
 
     Args:
         thresholds: Where a definition sets none.
+        queues: Whose rejected messages are reported.
     """
 
     backend: Backend
@@ -321,6 +325,7 @@ class HealthCheck:
     every: timedelta = timedelta(minutes=5)
     thresholds: HealthPolicy = field(default_factory=HealthPolicy)
     tenant: str = "default"
+    queues: Sequence[str] = ("default",)
 
     async def run(self) -> None:
         """Check at a steady pace while this process has the role; until cancelled."""
@@ -467,6 +472,7 @@ class HealthCheck:
         for kind, read in (
             (BacklogKind.DEAD_LETTERS, self._read_dead),
             (BacklogKind.PARKED_TASKS, self._read_parked),
+            (BacklogKind.REJECTED_MESSAGES, self._read_rejected),
         ):
             # After an outage the next check reads again; this check continues.
             with log_and_continue(
@@ -515,6 +521,7 @@ class HealthCheck:
         ids = {message.task_id for message in messages if isinstance(message.task_id, str)}
         rows, _ = await read_rows(self.backend.ledger, sorted(ids))
         existing = {row.id for row in rows}
+        existing |= {name for name in ids - existing if await was_removed(self.backend, name)}
         now = self.backend.clock.now()
         letters = [
             dead_letter_of_message(message, None, now=now, margin=_NO_TIME)
@@ -538,6 +545,26 @@ class HealthCheck:
         for tenant in await self.alert_sender.alerted_tenants() if tenants is None else tenants:
             if tenant not in items:
                 yield tenant, EMPTY_BACKLOG
+
+    async def _read_rejected(self, tenants: Collection[str] | None) -> TenantBacklogs:
+        if self.backend.queue is None or (tenants is not None and self.tenant not in tenants):
+            return
+        since = self.backend.clock.now() - REJECTED_FOR
+        log, items = self.backend.events, list[BacklogItem]()
+        for queue in self.queues:
+            entity = f"{EntityType.QUEUE}#{queue}"
+            latest = await log.latest(self.tenant, entity)
+            if latest is None or latest.at <= since:
+                continue
+            first = max(latest.sequence - COUNT_LIMIT - 1, 0)
+            events = await log.history(self.tenant, entity, after=first, limit=COUNT_LIMIT + 1)
+            # In reverse: of a message that was rejected twice, the first time counts.
+            items += [
+                item
+                for event in reversed(events)
+                if event.at > since and (item := rejected_message_item(event)) is not None
+            ]
+        yield self.tenant, backlog_of(items, limit=COUNT_LIMIT)
 
 
 def _definition_of(row: TaskRow) -> tuple[str, str, int]:

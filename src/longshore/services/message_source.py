@@ -46,7 +46,7 @@ from longshore.ports.task_source import (
     Turn,
     WorkerInstance,
 )
-from longshore.services.reads import list_all
+from longshore.services.reads import list_all, was_removed
 from longshore.services.resilience import log_and_continue, race
 from longshore.services.transitions import Transitions
 
@@ -223,7 +223,10 @@ class MessageTaskSource:
             margin = self.lease.skew_margin
             decision = triage(row, now=self.backend.clock.now(), margin=margin)
             if row is None or decision.action is MessageAction.REJECT:
-                await self._reject(worker, message, f"there is no task {task_id!r}", None)
+                if await was_removed(self.backend, task_id):
+                    await self._queue.delete([message.receipt])
+                else:
+                    await self._reject(worker, message, f"there is no task {task_id!r}", None)
                 return None
             match decision.action:
                 case MessageAction.DROP:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.events.event import Event
+from longshore.core.ids import split_task_id
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, NotFound
@@ -46,6 +47,12 @@ async def get_task_of(ledger: Ledger, tenant: str | None, task_id: str) -> TaskR
     if row is None or tenant not in (None, row.spec.tenant):
         raise NotFound("task", task_id[:_SHOWN_ID_CHARACTERS])
     return row
+
+
+async def was_removed(backend: Backend, row_id: str) -> bool:
+    """Whether retention has removed this job, or the job of this task, and left a tombstone."""
+    job_id, _ = split_task_id(row_id)
+    return backend.retention is not None and await backend.retention.is_removed(job_id)
 
 
 async def get_definition(

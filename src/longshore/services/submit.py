@@ -70,7 +70,7 @@ from longshore.errors import (
 from longshore.ports.backend import Backend
 from longshore.ports.ledger import JobCreation
 from longshore.services.dispatcher import Dispatcher
-from longshore.services.reads import get_definition
+from longshore.services.reads import get_definition, was_removed
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions, refusal_error
 
@@ -308,8 +308,7 @@ class Producer:
         spec = job.target.job
         existing = await self.backend.ledger.get_job(spec.id)
         if existing is None:
-            retention = self.backend.retention
-            if retention is not None and await retention.is_removed(spec.id):
+            if await was_removed(self.backend, spec.id):
                 return JobRemoved(_REQUESTED_JOB, spec.request_id)
             return conflict
         return _previous_job(existing, tuple(job.planned.roots), spec.body_hash)

@@ -264,6 +264,7 @@ class Services:
             alert_sender=self.alert_sender,
             app=self.settings.app,
             tenant=self.settings.tenant,
+            queues=self.settings.worker.queues,
             every=self.settings.health.every,
             thresholds=self.settings.health,
         )

@@ -112,14 +112,33 @@ def parked_tasks(
     return BacklogNotice(change=news, backlog=content)
 
 
+def rejected_messages(*reasons: str, news: BacklogChange = BacklogChange.FIRST) -> BacklogNotice:
+    """Messages of the queue ``mail`` that were rejected, each for another reason."""
+    items = tuple(
+        BacklogItem(id=f"m-{n}", queue="mail", reason=why, at=NOON - n * timedelta(minutes=3))
+        for n, why in enumerate(reasons)
+    )
+    content = Backlog(
+        total=len(reasons),
+        groups=tuple(BacklogGroup(queue="mail", reason=why, count=1) for why in reasons),
+        newest=items[:5],
+    )
+    return BacklogNotice(change=news, backlog=content)
+
+
 def a_notice(
     *tasks: CheckedTask,
     recovered: tuple[RecoveredTask, ...] = (),
     dead: BacklogNotice | None = None,
     parked: BacklogNotice | None = None,
+    rejected: BacklogNotice | None = None,
 ) -> HealthNotice:
     report = HealthReport(tenant="acme", at=NOON, tasks=tasks)
-    kinds = ((BacklogKind.DEAD_LETTERS, dead), (BacklogKind.PARKED_TASKS, parked))
+    kinds = (
+        (BacklogKind.DEAD_LETTERS, dead),
+        (BacklogKind.PARKED_TASKS, parked),
+        (BacklogKind.REJECTED_MESSAGES, rejected),
+    )
     return HealthNotice(
         tenant="acme",
         at=NOON,

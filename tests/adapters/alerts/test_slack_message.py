@@ -23,6 +23,7 @@ from tests.adapters.alerts.conftest import (
     a_notice,
     dead_letters,
     parked_tasks,
+    rejected_messages,
 )
 
 SECTION_LIMIT = 3000
@@ -236,6 +237,27 @@ def test_that_no_parked_task_is_left_is_one_line() -> None:
     ]
 
 
+def test_rejected_messages_come_with_their_reasons_as_text() -> None:
+    rejected = rejected_messages("not JSON", "there is no task '<!channel>'")
+
+    assert lines_of(a_notice(rejected=rejected))[:-1] == [
+        "*:red_circle: Rejected Messages: 2*",
+        "1 in queue `mail`: not JSON",
+        "1 in queue `mail`: there is no task '&lt;!channel&gt;'",
+        "`m-0` in queue `mail`, 0 s ago",
+        "`m-1` in queue `mail`, 3 min ago",
+        "they were deleted; `Message Rejected` events of the queue say how they began",
+    ]
+
+
+def test_that_no_message_was_rejected_any_more_is_one_line() -> None:
+    rejected = rejected_messages(news=BacklogChange.NONE_LEFT)
+
+    assert lines_of(a_notice(rejected=rejected))[:-1] == [
+        "*:white_check_mark: Rejected Messages: none in the last 24 hours*"
+    ]
+
+
 def test_a_failed_check_of_tasks_is_reported() -> None:
     notice = replace(a_notice(dead=dead_letters(mail=1)), summary=None)
 
@@ -261,6 +283,7 @@ def test_backlogs_keep_a_message_within_the_limits_of_slack(
         recovered=tuple(gone(f"job-1_r{n}") for n in range(tasks)),
         dead=dead_letters(**{f"q{n}": 9 for n in range(kinds)}),
         parked=parked_tasks(**{f"b{n}": 9 for n in range(kinds)}) if parked else None,
+        rejected=rejected_messages(*kinds * ["not JSON"]) if parked else None,
     )
 
     lines = lines_of(notice)

@@ -23,6 +23,7 @@ from tests.adapters.alerts.conftest import (
     a_notice,
     dead_letters,
     parked_tasks,
+    rejected_messages,
 )
 from tests.adapters.alerts.server import Answer, Server
 
@@ -101,6 +102,7 @@ def test_a_notice_is_one_document(alerts: HttpAlerts, server: Server) -> None:
         "notListed": {"urgent": 0, "warnings": 0, "recovered": 0},
         "deadLetters": None,
         "parkedTasks": None,
+        "rejectedMessages": None,
     }
 
 
@@ -126,6 +128,21 @@ def test_dead_letters_are_an_object_in_the_document() -> None:
         "command": "longshore dead list",
     }
     assert document["summary"]["totalProcessing"] == 0
+
+
+def test_rejected_messages_are_an_object_with_their_reasons_in_the_document() -> None:
+    notice = a_notice(rejected=rejected_messages("not JSON"))
+
+    document = json.loads(body_of(notice))
+
+    assert document["rejectedMessages"] == {
+        "change": "first",
+        "total": 1,
+        "moreThanTotal": False,
+        "kinds": [{"queue": "mail", "reason": "not JSON", "count": 1}],
+        "kindsNotListed": 0,
+        "newest": [{"id": "m-0", "queue": "mail", "timestamp": int(NOON.timestamp() * 1000)}],
+    }
 
 
 def test_parked_tasks_are_an_object_of_the_same_form_in_the_document() -> None:

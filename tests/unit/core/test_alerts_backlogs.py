@@ -74,6 +74,21 @@ def channel(request: pytest.FixtureRequest) -> BacklogChannel:
     return BacklogChannel(request.param)
 
 
+@pytest.fixture(params=[DEAD, PARKED])
+def reminded(request: pytest.FixtureRequest) -> BacklogChannel:
+    """A channel that is reminded of what nobody has settled yet."""
+    return BacklogChannel(request.param)
+
+
+def test_rejected_messages_are_reported_without_reminders() -> None:
+    channel = BacklogChannel(BacklogKind.REJECTED_MESSAGES)
+    changes = {minutes: channel.check(make_backlog(3), minutes) for minutes in range(0, 130, 5)}
+
+    assert [change for change in changes.values() if change] == [BacklogChange.FIRST]
+    assert channel.check(make_backlog(3, "b", NOON + MINUTE), 130) is BacklogChange.MORE
+    assert channel.check(EMPTY_BACKLOG, 135) is BacklogChange.NONE_LEFT
+
+
 def test_an_empty_backlog_is_not_reported(channel: BacklogChannel) -> None:
     assert channel.check(EMPTY_BACKLOG) is None
 
@@ -136,9 +151,9 @@ def test_beyond_the_count_limit_a_newer_item_is_reported_and_the_same_items_are_
 
 
 def test_a_backlog_is_reported_again_after_each_cool_down(
-    channel: BacklogChannel,
+    reminded: BacklogChannel,
 ) -> None:
-    changes = {minutes: channel.check(make_backlog(3), minutes) for minutes in range(0, 130, 5)}
+    changes = {minutes: reminded.check(make_backlog(3), minutes) for minutes in range(0, 130, 5)}
 
     assert {minutes: change for minutes, change in changes.items() if change} == {
         0: BacklogChange.FIRST,
@@ -147,18 +162,18 @@ def test_a_backlog_is_reported_again_after_each_cool_down(
     }
 
 
-def test_new_items_start_another_cool_down(channel: BacklogChannel) -> None:
-    channel.check(make_backlog(3))
-    channel.check(make_backlog(4), 30)
+def test_new_items_start_another_cool_down(reminded: BacklogChannel) -> None:
+    reminded.check(make_backlog(3))
+    reminded.check(make_backlog(4), 30)
 
-    assert channel.check(make_backlog(4), 85) is None
-    assert channel.check(make_backlog(4), 90) is BacklogChange.STILL
+    assert reminded.check(make_backlog(4), 85) is None
+    assert reminded.check(make_backlog(4), 90) is BacklogChange.STILL
 
 
-def test_without_a_cool_down_a_backlog_is_reported_at_every_check(channel: BacklogChannel) -> None:
-    channel.cool_down = timedelta(0)
+def test_without_a_cool_down_a_backlog_is_reported_at_every_check(reminded: BacklogChannel) -> None:
+    reminded.cool_down = timedelta(0)
 
-    assert [channel.check(make_backlog(1)) for _ in range(3)] == [
+    assert [reminded.check(make_backlog(1)) for _ in range(3)] == [
         BacklogChange.FIRST,
         BacklogChange.STILL,
         BacklogChange.STILL,
@@ -166,12 +181,12 @@ def test_without_a_cool_down_a_backlog_is_reported_at_every_check(channel: Backl
 
 
 def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_cool_down(
-    channel: BacklogChannel,
+    reminded: BacklogChannel,
 ) -> None:
-    channel.check(make_backlog(3))
+    reminded.check(make_backlog(3))
 
-    assert channel.check(make_backlog(3), -1) is None
-    assert channel.check(make_backlog(3), -24 * 60) is BacklogChange.STILL
+    assert reminded.check(make_backlog(3), -1) is None
+    assert reminded.check(make_backlog(3), -24 * 60) is BacklogChange.STILL
 
 
 def test_an_emptied_backlog_is_reported_once_and_the_next_item_is_a_first_one(
@@ -205,12 +220,12 @@ def test_the_end_of_a_backlog_that_was_never_reported_is_not_reported(
 
 
 def test_an_unknown_backlog_is_not_reported_and_changes_no_state(
-    channel: BacklogChannel,
+    reminded: BacklogChannel,
 ) -> None:
-    channel.check(make_backlog(3))
+    reminded.check(make_backlog(3))
 
-    assert channel.check(None, 90) is None
-    assert channel.check(make_backlog(3), 95) is BacklogChange.STILL
+    assert reminded.check(None, 90) is None
+    assert reminded.check(make_backlog(3), 95) is BacklogChange.STILL
 
 
 @pytest.mark.parametrize("kind", list(BacklogKind))

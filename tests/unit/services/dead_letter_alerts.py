@@ -1,5 +1,6 @@
 """Tasks that die, health checks that detect it, and the alerts about it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from longshore.core.alerts import Backlog, BacklogKind, HealthNotice
@@ -10,7 +11,11 @@ from tests.unit.services.harness import APP, SECOND, TENANT, ServiceHarness, mak
 
 
 def make_tenant_health_check(
-    harness: ServiceHarness, *channels: Any, tenant: str = TENANT, **alerting: Any
+    harness: ServiceHarness,
+    *channels: Any,
+    tenant: str = TENANT,
+    queues: Sequence[str] = ("default",),
+    **alerting: Any,
 ) -> HealthCheck:
     return HealthCheck(
         backend=harness.backend,
@@ -18,6 +23,7 @@ def make_tenant_health_check(
         alert_sender=AlertSender(harness.backend, channels, **alerting),
         app=APP,
         tenant=tenant,
+        queues=queues,
     )
 
 

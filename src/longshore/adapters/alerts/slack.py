@@ -123,14 +123,15 @@ class _BacklogTexts:
     emoji: str
     name: str
     reasons: Mapping[str, str] = field(default_factory=dict)
-    commands: tuple[str, ...]
+    notes: tuple[str, ...]
+    none_left: str = "none left"
 
 
 _BACKLOG_TEXTS = {
     BacklogKind.DEAD_LETTERS: _BacklogTexts(
         emoji=":red_circle:",
         name="Dead Letters",
-        commands=(f"all of them: `{LIST_DEAD_LETTERS_COMMAND}`",),
+        notes=(f"all of them: `{LIST_DEAD_LETTERS_COMMAND}`",),
     ),
     BacklogKind.PARKED_TASKS: _BacklogTexts(
         emoji=":warning:",
@@ -140,10 +141,16 @@ _BACKLOG_TEXTS = {
             ParkedBudget.JOB: "the budget of their job is used up",
             ParkedBudget.DAY: "the budget of the day is used up; they continue on the next day",
         },
-        commands=(
+        notes=(
             f"all of them: `{LIST_PARKED_TASKS_COMMAND}`",
             f"to continue them: `{ADD_BUDGET_COMMAND}`, for a task, a job or `today`",
         ),
+    ),
+    BacklogKind.REJECTED_MESSAGES: _BacklogTexts(
+        emoji=":red_circle:",
+        name="Rejected Messages",
+        notes=("they were deleted; `Message Rejected` events of the queue say how they began",),
+        none_left="none in the last 24 hours",
     ),
 }
 
@@ -253,7 +260,7 @@ def _backlog_headline(notice: BacklogNotice, texts: _BacklogTexts) -> str:
         BacklogChange.FIRST: f"{texts.emoji} {texts.name}: {count}",
         BacklogChange.MORE: f"{texts.emoji} {texts.name}: {count}, some of them new",
         BacklogChange.STILL: f"{texts.emoji} {texts.name}: still {count}",
-        BacklogChange.NONE_LEFT: f":white_check_mark: {texts.name}: none left",
+        BacklogChange.NONE_LEFT: f":white_check_mark: {texts.name}: {texts.none_left}",
     }
     return headlines[notice.change]
 
@@ -276,7 +283,7 @@ def _backlog_blocks(backlog: Backlog, texts: _BacklogTexts, now: datetime) -> li
         *map(_section, kinds),
         *map(_context, more),
         *map(_section, newest),
-        *map(_context, texts.commands),
+        *map(_context, texts.notes),
     ]
 
 

@@ -7,9 +7,9 @@ minutes old. ``id`` in the body is the same for all tries of one notice, so that
 duplicates.
 
 The body is one object. ``urgent``, ``warnings`` and ``recovered`` are lists of tasks, which may be
-empty; ``summary`` counts all running tasks, and is null if they could not be read. ``deadLetters``
-and ``parkedTasks`` are null unless they have changed or are due for a reminder. Dead letters are an
-object::
+empty; ``summary`` counts all running tasks, and is null if they could not be read. ``deadLetters``,
+``parkedTasks`` and ``rejectedMessages`` are null unless they have changed or are due for a
+reminder. Dead letters are an object::
 
     {
       "change": "first",    // or "more": there are new ones; "still": after the cool-down;
@@ -29,6 +29,10 @@ Parked tasks have the same form. Instead of a ``category`` their kinds have the 
 used up: ``own`` (the task's or a step's), ``job``, or ``day``, which starts again by itself.
 ``command`` is ``longshore tasks --state parked``, and ``topUp`` is the command that continues them,
 ``longshore budget add ID --usd N``, where the ID is that of the task or its job, or ``today``.
+
+Rejected messages are those of the last 24 hours that a worker deleted because they could not be
+read or named no task. Their kinds have a ``reason``, the ids of the newest are those of the
+messages, and there is neither a ``command`` nor a reminder.
 
 ``type`` is ``task.health`` for all of these. It is ``event.undelivered`` if the bus on AWS could
 not deliver events to a consumer: ``events`` lists ``eventType``, ``detailType``, ``entity``,
@@ -172,6 +176,7 @@ def _health_content(notice: HealthNotice) -> dict[str, Any]:
             command=LIST_PARKED_TASKS_COMMAND,
             topUp=ADD_BUDGET_COMMAND,
         ),
+        "rejectedMessages": _backlog(notice.backlogs.get(BacklogKind.REJECTED_MESSAGES), "reason"),
     }
 
 

@@ -396,7 +396,7 @@ class JobBudgetAdded(JobEvent):
 
 @value
 class MessageRejected(EventBody):
-    """A message of a queue was malformed and was deleted."""
+    """A message of a queue cannot be read or names no existing task, and was deleted."""
 
     TYPE = "Message Rejected"
     ENTITY = EntityType.QUEUE

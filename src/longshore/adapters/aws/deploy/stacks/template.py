@@ -185,7 +185,8 @@ def _complete_alarms(config: StageConfig, stack: str, resources: dict[str, Json]
 
 def _environment_variables(config: StageConfig, more: Mapping[str, Any]) -> Json:
     """The environment variables of a function or container."""
-    settings = {**dict(sorted(config.settings.items())), **more, **fill_file("environment", config)}
+    common = fill_file("environment", config, queue_names=",".join(config.queues))
+    settings = {**dict(sorted(config.settings.items())), **more, **common}
     return {
         f"LONGSHORE_{name.replace('.', '_').upper()}": value for name, value in settings.items()
     }
@@ -195,7 +196,7 @@ def _container_values(config: StageConfig, stack: str) -> Json:
     """What container.yaml needs for the workers or the server."""
     container: ContainerConfig = getattr(config, stack)
     hosts = ",".join(container.hosts) or None
-    service = fill_file(stack, config, queue_names=",".join(config.queues), host_names=hosts)
+    service = fill_file(stack, config, host_names=hosts)
     variables = _environment_variables(
         config, {**service["settings"], "aws.region": {"Ref": "AWS::Region"}}
     )
