@@ -14,6 +14,7 @@ _CHECK = "unit/services/test_health_dead_letters.py"
 _FAILING = "unit/services/test_health_dead_letters_failing.py"
 _PARKED = "unit/services/test_health_parked.py"
 _PARKED_FAILING = "unit/services/test_health_parked_failing.py"
+_REJECTED = "unit/services/test_health_rejected.py"
 _SLACK = "adapters/alerts/test_slack_message.py"
 
 _fault = partial(Fault, part=Part.DEAD_LETTERS)
@@ -287,5 +288,68 @@ DEAD_LETTER_FAULTS = (
         at="adapters.alerts.slack:_health_message",
         do=Drop("sum() backlogs"),
         caught_by=f"{_SLACK}::test_backlogs_keep_a_message_within_the_limits_of_slack",
+    ),
+    _fault(
+        name="a late message of a removed job raises an alert",
+        at="services.message_source:MessageTaskSource._triage",
+        do=Condition("was_removed()", False),
+        caught_by=f"{_REJECTED}::"
+        "test_a_message_of_a_job_that_retention_removed_is_dropped_and_not_reported",
+    ),
+    _fault(
+        name="a dead message of a removed job stays",
+        at="services.dead_letters:DeadLetters._decide",
+        do=Condition("was_removed()", False),
+        caught_by=f"{_REJECTED}::"
+        "test_a_dead_message_of_a_job_that_retention_removed_is_dropped_and_not_reported",
+    ),
+    _fault(
+        name="a dead message of a removed job raises an alert",
+        at="services.health:HealthCheck._orphan_messages",
+        do=Drop("|="),
+        caught_by=f"{_REJECTED}::"
+        "test_a_dead_message_of_a_job_that_retention_removed_is_dropped_and_not_reported",
+    ),
+    _fault(
+        name="a rejected message is deleted before the event is written",
+        at="services.message_source:MessageTaskSource._reject",
+        do=Before("append()", "await self._queue.delete([message.receipt])"),
+        caught_by=f"{_REJECTED}::test_a_message_that_is_rejected_twice_is_reported_once",
+    ),
+    _fault(
+        name="a message that is rejected again is a new one",
+        at="services.health:HealthCheck._read_rejected",
+        do=Replace("reversed()", "$1"),
+        caught_by=f"{_REJECTED}::test_a_message_that_is_rejected_twice_is_reported_once",
+    ),
+    _fault(
+        name="of many rejected messages the oldest are reported",
+        at="services.health:HealthCheck._read_rejected",
+        do=Argument("history()", "after", "0"),
+        caught_by=f"{_REJECTED}::test_of_very_many_rejected_messages_the_newest_are_reported",
+    ),
+    _fault(
+        name="rejected messages are reported for ever",
+        at="services.health:HealthCheck._read_rejected",
+        do=(Condition("<= since", "latest is None"), Condition("> since", "$1")),
+        caught_by=f"{_REJECTED}::test_rejected_messages_are_reported_once_and_when_a_day_is_over",
+    ),
+    _fault(
+        name="rejected messages are reported to every tenant that asks",
+        at="services.health:HealthCheck._read_rejected",
+        do=Condition("tenants", "self.backend.queue is None"),
+        caught_by=f"{_REJECTED}::test_rejected_messages_are_reported_to_the_operator_tenant_only",
+    ),
+    _fault(
+        name="what an operator discards is reported as rejected",
+        at="core.alerts:rejected_message_item",
+        do=Condition("origin", "$1"),
+        caught_by=f"{_REJECTED}::test_what_an_operator_discards_is_not_reported_as_rejected",
+    ),
+    _fault(
+        name="channels are reminded of rejected messages",
+        at="core.alerts:_change_of",
+        do=Condition("REJECTED_MESSAGES", False),
+        caught_by=f"{_ALERTS}::test_rejected_messages_are_reported_without_reminders",
     ),
 )

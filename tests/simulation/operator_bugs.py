@@ -50,6 +50,16 @@ OPERATOR_BUGS = (
         do=Value("return cool_down_passed()", "$1"),
     ),
     Bug(
+        "rejected messages of one queue only are reported",
+        at="services.health:HealthCheck._read_rejected",
+        do=Replace("queues", "$0[:1]"),
+    ),
+    Bug(
+        "a rejected message is forgotten while a channel is down",
+        at="services.health:HealthCheck._read_rejected",
+        do=Replace("REJECTED_FOR", "type($0)(seconds=8)"),
+    ),
+    Bug(
         "a refused alert counts as delivered",
         at="services.health:AlertSender._notify_channel",
         do=Condition("_send()", "$0 and not $1"),

@@ -17,7 +17,8 @@ from longshore.core.alerts import (
     channel_state_key,
     state_after,
 )
-from longshore.core.events.types import HealthSummary
+from longshore.core.events.event import Event, EventContext, NewEvent, next_event
+from longshore.core.events.types import HealthSummary, MessageRejected
 from longshore.core.health import CheckedTask, Health
 from longshore.services.health import channel_states_to_json
 from tests.simulation.harness import calm_simulation, simulated
@@ -56,6 +57,15 @@ def dead(count: int) -> HealthNotice:
     notice = BacklogNotice(change=change, backlog=Backlog(total=count, newest=newest))
     backlogs = {BacklogKind.DEAD_LETTERS: notice}
     return HealthNotice(tenant=TENANT, at=START, summary=None, backlogs=backlogs)
+
+
+def rejected(name: str, origin: str = "worker") -> Event:
+    body = MessageRejected(queue="default", message_id=name, reason="not JSON")
+    context = EventContext(origin=origin)
+    new = NewEvent(
+        tenant=TENANT, app="app", entity_id="default", body=body, context=context, now=START
+    )
+    return next_event(new, 0, None)
 
 
 class ChannelHarness:
@@ -197,6 +207,25 @@ async def test_a_stored_alert_is_open_until_it_is_resolved() -> None:
     assert harness.alert_monitor.uninformed_channels(dead_letters=False) == []
     harness.notify("a", well())
     assert len(harness.violations) == 1
+
+
+@simulated
+async def test_every_channel_must_be_informed_about_each_rejected_message() -> None:
+    harness = ChannelHarness()
+    events = [rejected("m1"), rejected("m1"), rejected("m2", origin="operator")]
+
+    def uninformed() -> list[str]:
+        return harness.alert_monitor.uninformed_channels(dead_letters=False, rejections=events)
+
+    item = BacklogItem(id="m1", queue="default", reason="not JSON", at=START)
+    backlog = Backlog(total=1, newest=(item,))
+    notice = BacklogNotice(change=BacklogChange.FIRST, backlog=backlog)
+    backlogs = {BacklogKind.REJECTED_MESSAGES: notice}
+    assert uninformed() == ["pager of rejected messages", "room of rejected messages"]
+    harness.notify("a", HealthNotice(tenant=TENANT, at=START, summary=None, backlogs=backlogs))
+    assert uninformed() == ["pager of rejected messages"]
+    events.append(rejected("m3"))
+    assert uninformed() == ["pager of rejected messages", "room of rejected messages"]
 
 
 @simulated

@@ -8,7 +8,7 @@ could not be read, or a late write has replaced it by an older state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,9 @@ from longshore.core.alerts import (
     ChannelState,
     HealthNotice,
 )
+from longshore.core.events.codec import to_ms
+from longshore.core.events.event import Event
+from longshore.core.events.types import MessageRejected
 from longshore.core.health import HealthPolicy
 from longshore.core.undelivered import UndeliveredNotice
 from longshore.errors import AlertFailed
@@ -30,7 +33,7 @@ from longshore.services.health import (
     channel_states_from_json,
 )
 from verification.simulation.faults import Fault
-from verification.simulation.workload import ActionKind
+from verification.simulation.workload import QUEUES, ActionKind
 
 if TYPE_CHECKING:
     from verification.simulation.processes import Process
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 
 CHANNELS = ("pager", "room")
 DEAD_LETTERS = "dead letters"
+REJECTED = "rejected messages"
+_BACKLOGS = {DEAD_LETTERS: BacklogKind.DEAD_LETTERS, REJECTED: BacklogKind.REJECTED_MESSAGES}
 # Sort keys of backlogs are in whole milliseconds.
 _TICK = timedelta(milliseconds=2)
 _MAX_DELAY_S = 8.0
@@ -47,7 +52,7 @@ _MAX_RETRY_AFTER_S = 8.0
 
 @dataclass(frozen=True, slots=True)
 class _AlertItem:
-    """One item of a notice: a task, or all dead letters."""
+    """One item of a notice: a task, or a backlog."""
 
     subject: str
     content: tuple[Any, ...]  # equal content means the same alert
@@ -75,6 +80,7 @@ class AlertMonitor:
         self._simulation = simulation
         self._sent: dict[tuple[str, str], None] = {}  # by channel and subject, also if not accepted
         self._delivered: dict[tuple[str, str], _DeliveredAlert] = {}
+        self._informed: set[tuple[str, tuple[Any, ...]]] = set()  # of rejected messages, by channel
         self._readers: dict[str, None] = {}  # processes that have read the stored state
 
     def on_sent(self, channel: str, notice: HealthNotice, by: str) -> None:
@@ -117,8 +123,10 @@ class AlertMonitor:
             self._simulation.action_counts[
                 ActionKind.ALERT_RESOLVED if item.resolved else ActionKind.ALERT
             ] += 1
+            if item.subject == REJECTED:
+                self._informed.add((channel, item.content))
             delivered = self._delivered.pop(which, None)
-            if not item.resolved or item.subject == DEAD_LETTERS:
+            if not item.resolved or item.subject in _BACKLOGS:
                 self._delivered[which] = _DeliveredAlert(item, notice.at, by)
             elif delivered is not None and delivered.stored:
                 # Otherwise the sender may not have known of the first alert.
@@ -172,12 +180,23 @@ class AlertMonitor:
         long_ago = self._simulation.settings.health.cool_down - 2 * margin
         return alert.item.resolved and self._simulation.clock.now() - alert.at >= long_ago
 
-    def uninformed_channels(self, *, dead_letters: bool) -> list[str]:
-        """The alerts that the next check would still send, now that nothing runs."""
+    def uninformed_channels(
+        self, *, dead_letters: bool, rejections: Sequence[Event] = ()
+    ) -> list[str]:
+        """The alerts that the next check would still send, now that nothing runs.
+
+        Args:
+            rejections: The rejected messages in the history.
+        """
+        rejected: dict[str, datetime] = {}
+        for event in rejections:
+            body = event.body
+            if isinstance(body, MessageRejected) and event.context.origin != "operator":
+                rejected.setdefault(body.message_id, event.at)
         missing = [
             f"{channel} of {subject}"
             for (channel, subject), delivered in self._delivered.items()
-            if subject != DEAD_LETTERS and delivered.stored and not delivered.item.resolved
+            if subject not in _BACKLOGS and delivered.stored and not delivered.item.resolved
         ]
         for channel in CHANNELS:
             dead_letter_alert = self._delivered.get((channel, DEAD_LETTERS))
@@ -186,6 +205,9 @@ class AlertMonitor:
             stored = dead_letter_alert is not None and dead_letter_alert.stored
             if (dead_letters and not is_open) or (not dead_letters and is_open and stored):
                 missing.append(f"{channel} of {DEAD_LETTERS}")
+            newest = max(((to_ms(at), name) for name, at in rejected.items()), default=())
+            if rejected and (channel, (len(rejected), *newest)) not in self._informed:
+                missing.append(f"{channel} of {REJECTED}")
         return missing
 
 
@@ -196,21 +218,20 @@ def _items_in(notice: HealthNotice) -> Iterator[_AlertItem]:
         )
     for gone in notice.recovered:
         yield _AlertItem(gone.task_id, (gone.attempt, gone.previous.value), resolved=True)
-    dead_letters = notice.backlogs.get(BacklogKind.DEAD_LETTERS)
-    if dead_letters is not None and dead_letters.change is BacklogChange.NONE_LEFT:
-        yield _AlertItem(DEAD_LETTERS, (), resolved=True)
-    elif dead_letters is not None:
-        backlog = dead_letters.backlog
-        yield _AlertItem(
-            DEAD_LETTERS, (backlog.minimum_count, *backlog.newest[0].sort_key), reopens=True
-        )
+    for subject, kind in _BACKLOGS.items():
+        news = notice.backlogs.get(kind)
+        if news is not None and news.change is BacklogChange.NONE_LEFT:
+            yield _AlertItem(subject, (), resolved=True)
+        elif news is not None:
+            content = news.backlog.minimum_count, *news.backlog.newest[0].sort_key
+            yield _AlertItem(subject, content, reopens=True)
 
 
 def _is_stored(channels: Mapping[str, ChannelState], channel: str, alert: _DeliveredAlert) -> bool:
     """Whether the store says what a channel was sent."""
     item, state = alert.item, channels.get(channel, EMPTY_CHANNEL_STATE)
-    if item.subject == DEAD_LETTERS:
-        last = state.backlogs.get(BacklogKind.DEAD_LETTERS)
+    if (kind := _BACKLOGS.get(item.subject)) is not None:
+        last = state.backlogs.get(kind)
         if last is None or item.resolved:
             return last is None and item.resolved
         return (last.minimum_count, *last.newest_key, last.at) == (*item.content, alert.at)
@@ -248,10 +269,13 @@ class SimulatedChannel:
         await self._process.wait_until_running()
         tasks = [task.task_id for task in (*notice.urgent, *notice.warnings)]
         resolved = [f"{gone.task_id} is resolved" for gone in notice.recovered]
-        dead = notice.backlogs.get(BacklogKind.DEAD_LETTERS)
-        dead_letters = [f"{DEAD_LETTERS}: {dead.change.value}"] if dead else []
+        backlogs = [
+            f"{subject}: {notice.backlogs[kind].change.value}"
+            for subject, kind in _BACKLOGS.items()
+            if kind in notice.backlogs
+        ]
         self._simulation.record(
-            who, f"alerts {self._name}", ", ".join([*tasks, *resolved, *dead_letters])
+            who, f"alerts {self._name}", ", ".join([*tasks, *resolved, *backlogs])
         )
         self._simulation.alert_monitor.on_sent(self._name, notice, who)
         if faults.occurs(Fault.ALERT_ANSWER_LOST, rng):
@@ -284,6 +308,7 @@ def make_health_check(process: Process) -> HealthCheck:
         ),
         app=services.settings.app,
         tenant=services.settings.tenant,
+        queues=QUEUES,
         every=health.every,
         thresholds=thresholds,
     )

@@ -16,6 +16,7 @@ from random import Random
 
 from longshore.audit.audit import audit
 from longshore.audit.memory_reader import read_snapshot
+from longshore.core.events.types import MessageRejected
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import LongshoreError
@@ -302,11 +303,7 @@ class _Run:
         ledger = self._simulation.backend.ledger
         if self._functions is not None and not self._functions.idle:
             return False
-        failed = await ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
-        uninformed = self._simulation.alert_monitor.uninformed_channels(
-            dead_letters=bool(failed.items)
-        )
-        if uninformed and not self._is_restored:
+        if not self._is_restored and await self._uninformed_channels():
             return False
         for state in (TaskState.PENDING, TaskState.PROCESSING):
             if (await ledger.list_tasks(TENANT, state=state, limit=1)).items:
@@ -331,6 +328,14 @@ class _Run:
             or await ledger.unrecorded_ends(ended_by=now, limit=1)
         )
 
+    async def _uninformed_channels(self) -> list[str]:
+        backend = self._simulation.backend
+        failed = await backend.ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
+        rejected = await backend.events.query(TENANT, event_type=MessageRejected.TYPE, limit=1_000)
+        return self._simulation.alert_monitor.uninformed_channels(
+            dead_letters=bool(failed.items), rejections=rejected.items
+        )
+
     async def _check(self, *, settled: bool, client_tasks: Sequence[asyncio.Task[None]]) -> None:
         simulation = self._simulation
         if not settled:
@@ -346,10 +351,7 @@ class _Run:
             read_snapshot(simulation.backend, settled=settled, commit_position=commit_position)
         ):
             simulation.report_violation(violation.invariant, violation.subject, violation.text)
-        failed = await simulation.backend.ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
-        for channel in simulation.alert_monitor.uninformed_channels(
-            dead_letters=bool(failed.items)
-        ):
+        for channel in await self._uninformed_channels():
             simulation.report_violation(0, "the health check", f"has not alerted {channel}")
         await oracle.check_run(simulation, self._clients.answers)
 
