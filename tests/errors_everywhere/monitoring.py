@@ -13,6 +13,8 @@ from longshore.core.alerts import (
     HealthNotice,
 )
 from longshore.core.budgets import BudgetScope, BudgetUnit
+from longshore.core.events.event import EventContext
+from longshore.core.events.types import MessageRejected
 from longshore.core.health import HealthPolicy
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import message_body
@@ -123,6 +125,7 @@ async def health(harness: ErrorHarness) -> None:
     """
     people = _RecordingChannel()
     await _prepare_dead_messages(harness)
+    await _prepare_discarded_message(harness)
     await _park(harness)
     harness.children.set_scripts("doomed", Script(ending=fails(ErrorCategory.VALIDATION)), Script())
     harness.children.set_scripts("slow", Script(reports=[timedelta(seconds=30)]))
@@ -171,6 +174,18 @@ async def _prepare_dead_messages(harness: ErrorHarness) -> None:
     for _ in range(RECEIVE_LIMIT + 1):
         await queue.receive([_UNSERVED], limit=10, hidden_for=_SECOND, wait=NO_WAIT)
         await asyncio.sleep(1.0)
+
+
+async def _prepare_discarded_message(harness: ErrorHarness) -> None:
+    """An operator has discarded a message: the check reads that it was not a worker."""
+    await harness.raw.events.append(
+        tenant=TENANT,
+        app=APP,
+        entity_id="default",
+        body=MessageRejected(queue="default", message_id="m", reason="discarded by ann"),
+        context=EventContext(origin="operator"),
+        now=harness.raw.clock.now(),
+    )
 
 
 async def _dead_letters(harness: ErrorHarness, channel: _RecordingChannel) -> None:

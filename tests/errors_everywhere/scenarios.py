@@ -228,6 +228,7 @@ async def _dead_letters(harness: ErrorHarness) -> None:
 async def _prepare_leftovers(harness: ErrorHarness) -> None:
     """What workers leave that died at the worst of moments."""
     others, raw = harness.clean, harness.raw
+    await _prepare_removed_job(harness)
     await _prepare_half_done(harness)
     for request, worker in (("ghost", "ghost"), ("mute", "mute"), ("silent", "silent")):
         await others.submit(make_task(request), request_id=request)
@@ -247,6 +248,7 @@ async def _prepare_leftovers(harness: ErrorHarness) -> None:
         [
             OutgoingMessage(queue="default", body="nonsense"),
             OutgoingMessage(queue="default", body=message_body("job-none_such")),
+            OutgoingMessage(queue="default", body=message_body(task_id("gone", "gone"))),
             OutgoingMessage(queue="default", body=message_body(task_id("silent", "silent"))),
             OutgoingMessage(queue="default", body=message_body(task_id("ended", "unrecorded"))),
         ]
@@ -254,6 +256,17 @@ async def _prepare_leftovers(harness: ErrorHarness) -> None:
     delivery = await raw.bus.receive(CONSUMER, types=ENDING_EVENTS, limit=_MANY, wait=NO_WAIT)
     assert delivery is not None
     await raw.bus.acknowledge(CONSUMER, delivery.receipt)
+
+
+async def _prepare_removed_job(harness: ErrorHarness) -> None:
+    await harness.clean.submit(make_task("gone"), request_id="gone")
+    await harness.clean.complete(task_id("gone", "gone"))
+    await harness.clean.dispatch()
+    later = harness.raw.clock.now() + timedelta(days=1)
+    removed = await harness.raw.require_retention().remove_jobs(
+        [job_id("gone")], ended_by=later, remember_until=later
+    )
+    assert removed == [job_id("gone")]
 
 
 async def _prepare_unreported(harness: ErrorHarness) -> None:

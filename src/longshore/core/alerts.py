@@ -11,7 +11,7 @@ per tenant and kind: when the backlog appears, when it has new items, after a co
 is empty. What a check could not read is not reported, and above all not as resolved.
 
 Messages that a worker rejected are a backlog too. They were deleted, so they are items for a fixed
-time, and without reminders: nobody can settle them.
+time, and without reminders: no one can settle them.
 """
 
 from __future__ import annotations

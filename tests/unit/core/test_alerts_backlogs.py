@@ -76,7 +76,7 @@ def channel(request: pytest.FixtureRequest) -> BacklogChannel:
 
 @pytest.fixture(params=[DEAD, PARKED])
 def reminded(request: pytest.FixtureRequest) -> BacklogChannel:
-    """A channel that is reminded of what nobody has settled yet."""
+    """A channel that is reminded of what no one has settled yet."""
     return BacklogChannel(request.param)
 
 
