@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from longshore.core.api_keys import ApiScope
 from longshore.services.documents import format_timestamp
 from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
 
@@ -79,6 +80,17 @@ async def test_an_unknown_query_parameter_is_refused(
         assert answer.status_code == 422
         assert error["path"] == f"query.{parameter[:50]}"
         assert error["message"] == f"there is no such parameter{hint}"
+
+
+@async_test
+async def test_the_key_is_checked_before_the_query_parameters(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as server:
+        keys = ("unknown", await server.key(ApiScope.READ))
+        unknown, not_allowed = [
+            await server.get("/v1/keys?foo=x", headers={"x-api-key": key}) for key in keys
+        ]
+
+    assert (unknown.status_code, not_allowed.status_code) == (401, 403)
 
 
 @pytest.mark.parametrize(

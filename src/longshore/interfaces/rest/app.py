@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
@@ -13,7 +13,6 @@ from longshore.errors import LongshoreError
 from longshore.interfaces.rest.auth import RestServices
 from longshore.interfaces.rest.errors import ApiProblem, answer_error
 from longshore.interfaces.rest.middleware import HostCheckMiddleware
-from longshore.interfaces.rest.requests import check_query
 from longshore.interfaces.rest.routes import events, jobs, operators
 from longshore.settings.model import ApiSettings
 
@@ -36,7 +35,6 @@ def create_app(services: RestServices, api: ApiSettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(check_query)],
     )
     app.state.services = services
     app.state.streams = Counter()  # open ones by key

@@ -15,6 +15,7 @@ from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBea
 
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.errors import ApiProblem
+from longshore.interfaces.rest.requests import check_query
 from longshore.services.api_keys import ApiKeys, KeyExpired, TooManyFailedKeys
 from longshore.services.app import Application, Caller
 from longshore.settings import Settings
@@ -113,6 +114,7 @@ def require_scope(
                 "that runs this installation"
             )
             raise ApiProblem(403, "not-allowed", detail)
+        await check_query(request)
         caller = Caller(
             tenant=record.tenant,
             name=record.name,

@@ -118,7 +118,7 @@ def last_event_id(pattern: str) -> Any:
 
 
 async def check_query(request: Request) -> None:
-    """Refuse a query parameter that the route does not have."""
+    """Refuse a query parameter that the route does not have; the key is checked first."""
     if request.query_params:
         fields = get_flat_params(request.scope["route"].dependant)
         names = [field.alias for field in fields if isinstance(field.field_info, params.Query)]

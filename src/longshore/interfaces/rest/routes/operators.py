@@ -30,6 +30,7 @@ from longshore.interfaces.rest.requests import (
     Limit,
     OptionalBody,
     TaskId,
+    check_query,
     parse_model,
 )
 from longshore.services import documents as d
@@ -224,7 +225,7 @@ async def read_openapi(request: Request, operations: Reader) -> Any:
 probe_router = APIRouter(tags=["probes"])
 
 
-@probe_router.get("/live", **answers(d.ProbeDocument))
+@probe_router.get("/live", dependencies=[Depends(check_query)], **answers(d.ProbeDocument))
 async def live() -> Response:
     """Check that the server runs. Needs no key."""
     return respond(d.ProbeDocument())
