@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import longshore
 from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Isolation, ResourceLimits
 from longshore.errors import UsageError
@@ -29,6 +31,7 @@ from tests.execution.conftest import (
     wait_until,
 )
 from tests.execution.process_tree import all_idle
+from tests.interfaces import command_line
 from tests.interfaces.command_line import TIMEOUT_S, Cli, is_alive
 
 ACME, OTHER = 64_001, 64_002
@@ -37,15 +40,52 @@ IS_ROOT = os.geteuid() == 0
 if os.environ.get("CI") and not IS_ROOT:  # noqa: TID251
     raise RuntimeError("CI must run these tests as root")
 pytestmark = pytest.mark.skipif(not IS_ROOT, reason="NOT TESTED: worker.run_as needs root")
+needs_python = pytest.mark.skipif(
+    not Path("/usr/bin/python3").exists() or shutil.which("setpriv") is None,
+    reason="needs setpriv, and a Python that every user can start",
+)
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
+@contextmanager
+def open_folder() -> Iterator[Path]:
     """A folder that every user can reach, unlike those of pytest."""
     path = Path(tempfile.mkdtemp(prefix="longshore-run-as-"))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)
+
+
+def make_environment(folder: Path) -> str:
+    """An environment of the system's Python with the packages of this one; its interpreter."""
+    make = ("/usr/bin/python3", "-m", "venv", "--without-pip", str(folder))
+    subprocess.run(make, check=True, timeout=TIMEOUT_S)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    paths = [path for path in sys.path if path.endswith(("site-packages", "src"))]
+    (packages / "longshore.pth").write_text("\n".join(paths))
+    return str(folder / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[str]:
+    """An interpreter that tasks can start: this one, unless it is in a home folder."""
+    with open_folder() as folder:
+        try:
+            TaskUsers([str(ACME)]).check_python({})
+            yield sys.executable
+        except UsageError:
+            yield make_environment(folder / "venv")
+
+
+@pytest.fixture(autouse=True)
+def _with_python(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", python)
+    monkeypatch.setattr(command_line, "LONGSHORE", (python, "-m", "longshore"))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with open_folder() as path:
+        yield path
 
 
 @pytest.fixture
@@ -254,6 +294,40 @@ def test_a_user_that_is_not_suitable_is_refused_at_the_start(
     assert problem in ended.err
 
 
+@needs_python
+def test_a_user_that_cannot_start_python_is_refused_at_the_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = folder / "home"
+    home.mkdir(mode=0o700)
+    monkeypatch.setattr(
+        command_line, "LONGSHORE", (make_environment(home / "venv"), "-m", "longshore")
+    )
+
+    ended = Cli(folder)("worker", "--burst", env=RUN_AS)
+
+    assert ended.code == 2
+    message = " ".join(ended.err.split())
+    assert f"tasks of the user '{ACME}' cannot start {home}/venv/bin/python" in message
+    assert "PermissionError" in message
+    assert "install Python and longshore in a folder that every user can read" in message
+
+
+@needs_python
+def test_a_user_that_cannot_import_longshore_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "longshore").symlink_to(Path(longshore.__file__).parent)
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    environment = {"PYTHONPATH": ":".join([str(closed), *packages])}
+
+    with pytest.raises(UsageError, match="No module named 'longshore'"):
+        TaskUsers([str(ACME)]).check_python(environment)
+
+
 def as_user(*arguments: str, folder: Path, flags: tuple[str, ...] = ()) -> Any:
     """Run a program as a user with some capabilities."""
     command = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", f"--groups={OTHER},7", *flags]
@@ -286,10 +360,6 @@ try:
 except PermissionError:
     print("no way back")
 """
-needs_python = pytest.mark.skipif(
-    not Path("/usr/bin/python3").exists() or shutil.which("setpriv") is None,
-    reason="needs setpriv, and a Python that every user can start",
-)
 
 
 def _changes_user(folder: Path, *flags: str) -> Any:

@@ -7,7 +7,7 @@ that is the installed one shows them (see ``trial``).
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Argument, Condition, Drop, Replace
+from tests.planting import Argument, Condition, Drop, Replace, Text
 
 _NASTY = "execution/test_misbehaving_children.py"
 _STOPPING = "execution/test_runner_stopping.py"
@@ -336,6 +336,18 @@ CHILD_FAULTS = (
         at="execution.host.attempt:ProcessAttempt._parse_long",
         do=Replace("mask_data()", "$1"),
         caught_by=f"{_ISOLATION}::test_a_secret_that_a_definition_gives_to_its_tasks_is_masked_everywhere",
+    ),
+    _fault(
+        name="a worker starts although its tasks cannot start Python",
+        at="execution.host.launcher:ProcessRunner.open",
+        do=Drop("await check_python"),
+        caught_by=f"{_USERS}::test_a_user_that_cannot_start_python_is_refused_at_the_start",
+    ),
+    _fault(
+        name="the check of Python has the rights of the worker",
+        at="execution.host.task_users:_IMPORT_AS_USER",
+        do=Text("become_user(uid, gid, groups)", ""),
+        caught_by=f"{_USERS}::test_a_user_that_cannot_import_longshore_is_refused",
     ),
     _fault(
         name="a task runs as the user of its worker",

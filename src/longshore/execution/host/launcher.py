@@ -101,6 +101,7 @@ class ProcessRunner:
     async def open(self) -> None:
         if self.users is not None:
             self.users.open_folder(self._folder)
+            await asyncio.to_thread(self.users.check_python, self.environment)
         before = self.clock.now() - _STALE_AFTER
         await self._cleaner.remove_stale(self._folder, "*.agent", before=before)
         await self.forkserver.open()

@@ -10,8 +10,9 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,17 @@ class TaskUser:
         os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
+# As a child does it: the check must not have more rights than a task.
+_IMPORT_AS_USER = """
+import os, sys
+from longshore.execution.linux import become_user
+uid, gid, *groups = map(int, sys.argv[1:])
+become_user(uid, gid, groups)
+os.execv(sys.executable, [sys.executable, "-c", "import longshore.execution.runners"])
+"""
+_IMPORT_TIMEOUT_S = 60
+
+
 class TaskUsers:
     """The user of each tenant.
 
@@ -83,6 +95,37 @@ class TaskUsers:
                 f" {tenant}=USER to the setting worker.run_as"
             )
         return user
+
+    def check_python(self, environment: Mapping[str, str]) -> None:
+        """Check that tasks of every user can start Python and import this package.
+
+        Raises:
+            UsageError: those of a user cannot.
+        """
+        for user in dict.fromkeys(self._users.values()):
+            ids = map(str, (user.uid, user.gid, *user.groups))
+            try:
+                ended = subprocess.run(
+                    [sys.executable, "-c", _IMPORT_AS_USER, *ids],
+                    cwd="/",
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=_IMPORT_TIMEOUT_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                code, problem = 1, f"no answer within {_IMPORT_TIMEOUT_S} s"
+            else:
+                code, problem = ended.returncode, ended.stderr.strip().rpartition("\n")[2]
+            if code:
+                raise UsageError(
+                    f"tasks of the user {user.name!r} cannot start {sys.executable} and import"
+                    f" longshore ({problem or f'exit code {code}'}): install Python and longshore"
+                    " in a folder that every user can read, such as /opt, not below a home folder;"
+                    " or remove the setting worker.run_as"
+                )
 
     def open_folder(self, folder: Path) -> None:
         """Create the folder that contains those of the attempts; every user must reach it.
