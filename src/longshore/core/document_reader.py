@@ -45,10 +45,10 @@ class DocumentReader:
         self, document: Mapping[Any, Any], allowed: Collection[str], path: str
     ) -> None:
         """Add a problem for each field that is not allowed."""
-        names = ", ".join(allowed)
-        choice = f"one of {names}" if len(allowed) > 1 else f"only {names}"
         unknown = (name for name in document if name not in allowed)
         for name in islice(unknown, MAX_PROBLEMS + 1):
+            names = ", ".join(allowed)
+            choice = f"one of {names}" if len(allowed) > 1 else f"only {names}"
             self.add(join_path(path, short_name(name)), f"unknown field; expected {choice}")
 
     def field(
