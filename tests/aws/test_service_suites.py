@@ -80,7 +80,9 @@ TWO_MESSAGES = (
 )
 # Until midnight a worker asks SQS again and again, and each time is a request that is really made.
 TOO_LONG = ("test_a_day_that_is_used_up_parks_tasks_until_the_sweeper_resumes_them_at_midnight",)
-ELSEWHERE = TOO_LARGE + TOO_MANY + TO_THE_MOMENT + AT_ONCE + TWO_MESSAGES + TOO_LONG
+# A message that a stopping worker sends back to SQS gets another id.
+SAME_ID = ("test_a_message_that_is_rejected_twice_is_reported_once",)
+ELSEWHERE = TOO_LARGE + TOO_MANY + TO_THE_MOMENT + AT_ONCE + TWO_MESSAGES + TOO_LONG + SAME_ID
 
 
 KINDS = (("kind", BACKENDS), ("kind", WITH_QUEUE))
