@@ -200,7 +200,7 @@ RETENTION_FAULTS = (
         name="a job is removed without its output from a file",
         at=f"{_SQLITE}:_DELETES",
         do=Drop("'DELETE FROM output WHERE task >= ?2 AND task < ?3'"),
-        caught_by=f"{_CONTRACT}::test_nothing_of_a_removed_job_is_left",
+        caught_by=f"{_FILE}::test_only_one_row_of_each_order_is_left_when_all_jobs_are_gone",
     ),
     _fault(
         name="ended jobs are counted and not removed",
