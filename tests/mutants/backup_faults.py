@@ -89,4 +89,10 @@ BACKUP_FAULTS = (
         do=Condition("_schema", False),
         caught_by=f"{_UPGRADE}::test_a_process_whose_file_was_migrated_ends_and_writes_nothing",
     ),
+    _fault(
+        name="a file is migrated without a copy of it",
+        at=f"{_STORE}:migrate",
+        do=Drop("_copy_before_upgrade()"),
+        caught_by=f"{_UPGRADE}::test_an_older_file_is_copied_before_it_is_migrated",
+    ),
 )

@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Condition, Drop, Operator, Replace, Value
+from tests.planting import Argument, Condition, Drop, Operator, Replace, Value
 
 _TESTS = "unit/services/test_resilience.py"
 _CONNECTIONS = "interfaces/rest/test_connections.py"
@@ -186,5 +186,11 @@ RESILIENCE_FAULTS = (
         at="interfaces.cli.commands.run:_Follower",
         do=(Drop("put()"), Drop("end_process_after()")),
         caught_by="interfaces/test_cli_run.py::test_a_signal_ends_a_run_on_a_full_disk",
+    ),
+    _fault(
+        name="so many connections are accepted at once as may wait",
+        at="interfaces.rest.server:serve",
+        do=Argument("Config()", "backlog", "_BACKLOG"),
+        caught_by="interfaces/test_up_faults.py::test_idle_connections_that_use_up_the_descriptors",
     ),
 )
