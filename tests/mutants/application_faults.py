@@ -130,7 +130,7 @@ APPLICATION_FAULTS = (
     _fault(
         name="a stored file is hidden by one that is made of its task",
         at="services.app:Application.open_artifact",
-        do=Condition("size", "(size := None)"),
+        do=Condition("size", "$0 and name not in derived_files(row)"),
         caught_by=f"{_RULES}::"
         "test_a_file_that_an_attempt_stored_has_precedence_and_pages_are_in_order",
     ),

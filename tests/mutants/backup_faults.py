@@ -37,7 +37,7 @@ BACKUP_FAULTS = (
     _fault(
         name="each step of a copy sees the latest rows",
         at=f"{_STORE}:copy_database",
-        do=Drop("execute()", nth=2),
+        do=(Drop("execute() 'BEGIN'"), Drop("execute() 'COMMIT'")),
         caught_by=f"{_BACKUP}::test_what_is_committed_after_the_first_step_is_not_in_the_backup",
     ),
     _fault(
