@@ -428,4 +428,10 @@ CHILD_FAULTS = (
         do=Argument("traceparent_of()", 1, "spec.job_id"),
         caught_by=f"{_ATTEMPT_SPECS}::test_each_attempt_has_a_trace_context_of_its_own",
     ),
+    _fault(
+        name="a command that is not revised finds files of a review",
+        at="execution.host.launcher:ProcessRunner._encode",
+        do=Condition("feedback", True),
+        caught_by=f"{_ATTEMPT_SPECS}::test_a_command_that_is_not_revised_has_no_files_of_a_review",
+    ),
 )

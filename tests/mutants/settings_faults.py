@@ -68,4 +68,11 @@ SETTINGS_FAULTS = (
         caught_by="unit/test_settings_sources.py::"
         "test_an_attempt_may_take_an_hour_unless_its_definition_says_otherwise",
     ),
+    _fault(
+        name="inside a task a store that is named is refused too",
+        at="settings:check_store_is_named",
+        do=Drop("== data_dir"),
+        caught_by="acceptance/test_python_api.py::"
+        "test_a_store_that_is_named_can_be_used_inside_a_task",
+    ),
 )
