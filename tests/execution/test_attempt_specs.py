@@ -118,7 +118,7 @@ async def test_each_attempt_has_a_trace_context_of_its_own(
         _, reports = await run_attempt(runner, a_script("echo $TRACEPARENT", **fields))
         contexts.append(output_text(reports).strip())
 
-    assert contexts == [traceparent_of("job-a", *each) for each in ids]
+    assert contexts == [traceparent_of("job-a", task, attempt) for task, attempt in ids]
 
 
 @scenario

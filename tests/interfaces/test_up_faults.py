@@ -171,8 +171,7 @@ def test_a_removed_folder_of_wake_ups(cli: Cli) -> None:
         shutil.rmtree(server.folder / "wakeups")
         server.submit(JOBS // 2)
         server.wait_for_jobs()
-        # While tasks are left nobody waits for a wake-up, so none of these commits may have
-        # looked for the folder. A commit beside an idle worker does.
+        # A commit looks for the folder only if a worker waits, so perhaps none of these did.
         while "sqlite.wakeup_failed" not in log.read_text():
             server.submit(1)
             server.wait_for_jobs()

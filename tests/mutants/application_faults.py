@@ -135,7 +135,7 @@ APPLICATION_FAULTS = (
         "test_a_file_that_an_attempt_stored_has_precedence_and_pages_are_in_order",
     ),
     _fault(
-        name="an administrator is not told that tenants share a user",
+        name="there is no warning that tenants share a user",
         at="services.api_keys:ApiKeys.shared_workers_warning",
         do=Condition("len()", True),
         caught_by="interfaces/test_cli_admin.py::"

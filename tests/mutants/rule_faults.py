@@ -1,4 +1,4 @@
-"""Faults in the rules for definitions, attempts and failures, and in what is said of them."""
+"""Faults in the rules for definitions, attempts and failures, and in their explanations."""
 
 from functools import partial
 
@@ -124,7 +124,7 @@ RULE_FAULTS = (
         "test_words_count_last_and_as_whole_words_only",
     ),
     _fault(
-        name="an exit code is not said to be retried by the definition",
+        name="the field that retries an exit code is not named",
         at="core.explain:_not_retried",
         do=Text("retryableExitCodes", "x"),
         caught_by=f"{_EXPLAIN}::test_a_failed_task_with_an_exit_code_says_how_to_retry_it",
