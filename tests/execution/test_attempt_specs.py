@@ -11,6 +11,7 @@ import pytest
 
 from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Isolation, ResourceLimits, RunnerKind
+from longshore.core.ids import traceparent_of
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
 from tests.execution.attempts import running_attempt
@@ -102,6 +103,22 @@ async def test_a_limit_on_files_does_not_cut_the_order(runner: ProcessRunner) ->
     ending, _ = await run_attempt(runner, a_call("length", LONG, definition=definition))
 
     assert ending.result == len(LONG)
+
+
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN])
+@scenario
+async def test_each_attempt_has_a_trace_context_of_its_own(
+    runner: ProcessRunner, isolation: Isolation
+) -> None:
+    definition = {"isolation": isolation}
+    ids = [("job-a_a", 1), ("job-a_a", 2), ("job-a_b", 1)]
+    contexts = []
+    for task_id, attempt in ids:
+        fields = {"definition": definition, "task_id": task_id, "attempt": attempt}
+        _, reports = await run_attempt(runner, a_script("echo $TRACEPARENT", **fields))
+        contexts.append(output_text(reports).strip())
+
+    assert contexts == [traceparent_of("job-a", task, attempt) for task, attempt in ids]
 
 
 @scenario

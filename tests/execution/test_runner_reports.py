@@ -66,6 +66,12 @@ async def test_long_messages_are_parsed_in_a_thread_and_keep_their_order(
     runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_loop: list[int] = []
+    child_ended = threading.Event()
+    report_rest = attempt.ProcessAttempt._report_rest
+
+    async def report_rest_after_end(child: attempt.ProcessAttempt, status: Any) -> None:
+        child_ended.set()
+        await report_rest(child, status)
 
     def parse(line: bytes) -> Any:
         if threading.current_thread() is threading.main_thread():
@@ -74,8 +80,11 @@ async def test_long_messages_are_parsed_in_a_thread_and_keep_their_order(
 
     def parse_long(line: bytes) -> Any:
         parse(line)
+        if b'"result"' in line[:20]:
+            assert child_ended.wait(30)
         return parse_long_message(line)
 
+    monkeypatch.setattr(attempt.ProcessAttempt, "_report_rest", report_rest_after_end)
     monkeypatch.setattr(attempt, "parse_message", parse)
     monkeypatch.setattr(attempt, "parse_long_message", parse_long)
     script = """

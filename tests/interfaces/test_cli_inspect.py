@@ -114,7 +114,8 @@ def test_following_the_cursor_lists_every_job_once(ask: Inside) -> None:
         cursor = page["cursor"]
 
     assert names == ["last", "retried", "report"]
-    assert "--cursor" in ask("jobs", "--limit", "2").err
+    cursor = ask("jobs", "--limit", "2", "-o", "json").json["cursor"]
+    assert f"more results: --cursor {cursor}\n" in ask("jobs", "--limit", "2").err
 
 
 def test_a_job_is_shown_with_each_of_its_tasks(ask: Inside) -> None:

@@ -287,7 +287,7 @@ def test_a_signal_ends_a_run_on_a_full_disk(cli: Cli) -> None:
         begun.read_text()
         send_signal(run, signal.SIGTERM)
 
-        code = run.wait(TIMEOUT_S)
+        code = run.wait(TIMEOUT_S / 2)
 
     assert code in {128 + signal.SIGTERM, ExitCode.BACKEND, ExitCode.STOP_OVERDUE}
 

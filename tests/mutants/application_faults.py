@@ -96,4 +96,49 @@ APPLICATION_FAULTS = (
         ),
         caught_by=f"{_RULES}::test_resuming_a_queue_that_is_not_paused_is_refused",
     ),
+    _fault(
+        name="a terminal gets control sequences of stored texts",
+        at="interfaces.cli.render.screen:filter_terminals",
+        do=Value("=", "(sys.stdout, sys.stderr)"),
+        caught_by=f"{_TERMINAL}::test_a_terminal_gets_no_control_sequences_of_stored_texts",
+    ),
+    _fault(
+        name="a cursor is masked as a secret",
+        at="interfaces.cli.options",
+        do=Argument("print_stderr() cursor", "masked", None),
+        caught_by=f"{_TERMINAL}::test_following_the_cursor_lists_every_job_once",
+    ),
+    _fault(
+        name="an attempt counts as used when it is parked",
+        at="interfaces.cli.commands.inspect:_task_row",
+        do=Replace("+ attempts_used", "task.attempt"),
+        caught_by="interfaces/test_cli_budget.py::test_parked_attempts_are_not_counted_in_listings",
+    ),
+    _fault(
+        name="the folder of the log file must exist",
+        at="interfaces.cli.log_records:log_to_file",
+        do=Drop("mkdir()"),
+        caught_by="interfaces/test_log_files.py::test_the_folder_of_the_log_file_is_created",
+    ),
+    _fault(
+        name="a job file expands to more values",
+        at="interfaces.document_files:read_document",
+        do=Argument("parse_yaml()", "value_limit", "2 * JOB_FILE_VALUE_LIMIT"),
+        caught_by="interfaces/test_cli_submit.py::"
+        "test_aliases_that_expand_to_millions_of_values_are_refused",
+    ),
+    _fault(
+        name="a stored file is hidden by one that is made of its task",
+        at="services.app:Application.open_artifact",
+        do=Condition("size", "$0 and name not in derived_files(row)"),
+        caught_by=f"{_RULES}::"
+        "test_a_file_that_an_attempt_stored_has_precedence_and_pages_are_in_order",
+    ),
+    _fault(
+        name="there is no warning that tenants share a user",
+        at="services.api_keys:ApiKeys.shared_workers_warning",
+        do=Condition("len()", True),
+        caught_by="interfaces/test_cli_admin.py::"
+        "test_the_first_key_of_a_second_tenant_gives_a_warning",
+    ),
 )

@@ -107,4 +107,18 @@ ARTIFACT_FAULTS = (
         do=After("= duration", "await child.close()"),
         caught_by=f"{_WORKER}::test_files_are_stored_before_the_outcome_and_the_folder_goes_after",
     ),
+    _fault(
+        name="only what a task stores is among its files",
+        at="services.spill:derived_files",
+        do=Condition("attempt", True),
+        caught_by="interfaces/test_application_rules.py::"
+        "test_every_ended_task_has_a_result_file_and_a_summary_without_storing_them",
+    ),
+    _fault(
+        name="a running task has the files of one that ended",
+        at="services.spill:derived_files",
+        do=Condition("attempt", "row.attempt == 0"),
+        caught_by="interfaces/test_application_rules.py::"
+        "test_a_task_that_has_not_ended_has_no_such_files",
+    ),
 )

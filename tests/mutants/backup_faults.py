@@ -37,7 +37,7 @@ BACKUP_FAULTS = (
     _fault(
         name="each step of a copy sees the latest rows",
         at=f"{_STORE}:copy_database",
-        do=Drop("execute()", nth=2),
+        do=(Drop("execute() 'BEGIN'"), Drop("execute() 'COMMIT'")),
         caught_by=f"{_BACKUP}::test_what_is_committed_after_the_first_step_is_not_in_the_backup",
     ),
     _fault(
@@ -55,7 +55,7 @@ BACKUP_FAULTS = (
     _fault(
         name="a restored store does not know where the epoch of the backup ended",
         at="adapters.sqlite.events:SqliteEventLog._check_exists",
-        do=Condition("epoch", False, nth=1),
+        do=Replace("| epoch_ends", "{self._database.epoch: last_position}"),
         caught_by=f"{_RESTORE}::"
         "test_a_cursor_behind_the_backup_is_refused_and_says_where_to_read_again",
     ),
@@ -88,5 +88,11 @@ BACKUP_FAULTS = (
         at="adapters.sqlite.writer:DatabaseWriter._check_schema",
         do=Condition("_schema", False),
         caught_by=f"{_UPGRADE}::test_a_process_whose_file_was_migrated_ends_and_writes_nothing",
+    ),
+    _fault(
+        name="a file is migrated without a copy of it",
+        at=f"{_STORE}:migrate",
+        do=Drop("_copy_before_upgrade()"),
+        caught_by=f"{_UPGRADE}::test_an_older_file_is_copied_before_it_is_migrated",
     ),
 )

@@ -21,9 +21,12 @@ from tests.mutants.operator_command_faults import OPERATOR_COMMAND_FAULTS
 from tests.mutants.output_faults import OUTPUT_FAULTS
 from tests.mutants.pause_faults import PAUSE_FAULTS
 from tests.mutants.queue_faults import QUEUE_FAULTS
+from tests.mutants.request_faults import REQUEST_FAULTS
 from tests.mutants.resilience_faults import RESILIENCE_FAULTS
 from tests.mutants.retention_faults import RETENTION_FAULTS
 from tests.mutants.review_faults import REVIEW_FAULTS
+from tests.mutants.rule_faults import RULE_FAULTS
+from tests.mutants.settings_faults import SETTINGS_FAULTS
 from tests.mutants.shared_budget_faults import SHARED_BUDGET_FAULTS
 from tests.mutants.source_faults import SOURCE_FAULTS
 from tests.mutants.supervision_faults import SUPERVISION_FAULTS
@@ -67,4 +70,7 @@ FAULTS: tuple[Fault, ...] = (
     *AGENT_FAULTS,
     *APPLICATION_FAULTS,
     *RESILIENCE_FAULTS,
+    *REQUEST_FAULTS,
+    *RULE_FAULTS,
+    *SETTINGS_FAULTS,
 )

@@ -7,7 +7,7 @@ that is the installed one shows them (see ``trial``).
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Argument, Condition, Drop, Replace, Text
+from tests.planting import Argument, Condition, Drop, Replace, Text, Value
 
 _NASTY = "execution/test_misbehaving_children.py"
 _STOPPING = "execution/test_runner_stopping.py"
@@ -372,5 +372,78 @@ CHILD_FAULTS = (
         at="execution.linux:become_user",
         do=Drop("die_with_parent()"),
         caught_by=f"{_USERS}::test_a_killed_reaper_takes_the_child_of_another_user_with_it",
+    ),
+    _fault(
+        name="a child sends messages of any length",
+        at="execution.runners.channel:check_length",
+        do=Condition("limit", False),
+        caught_by="execution/test_report_decoder.py::"
+        "test_a_child_refuses_to_send_what_the_worker_would_not_read",
+    ),
+    _fault(
+        name="all tenants share the copies of repositories",
+        at="execution.host.launcher:ProcessRunner._encode",
+        do=Replace("/ 'repositories' tenant", "self.folder / 'repositories'"),
+        caught_by=f"{_ATTEMPT_SPECS}::"
+        "test_attempts_of_different_tenants_have_different_copies_of_repositories",
+    ),
+    _fault(
+        name="a command gets no feedback",
+        at="execution.host.launcher:ProcessRunner._encode",
+        do=Condition("feedback", False),
+        caught_by=f"{_ATTEMPT_SPECS}::"
+        "test_a_command_finds_feedback_and_its_previous_output_in_files",
+    ),
+    _fault(
+        name="a step name that is used again gives the first result",
+        at="execution.runners.context:Context._numbered_step",
+        do=Replace("ternary", "name"),
+        caught_by="unit/execution/test_context.py::"
+        "test_a_name_that_is_used_again_is_a_step_of_its_own",
+    ),
+    _fault(
+        name="two steps with one name run at once",
+        at="execution.runners.context:Context._numbered_step",
+        do=Condition("_running_steps", False),
+        caught_by="unit/execution/test_context.py::"
+        "test_two_running_steps_with_the_same_name_are_refused",
+    ),
+    _fault(
+        name="all tasks have one trace context",
+        at="core.ids:traceparent_of",
+        do=Value("= span", "_spread('a task', _SPAN_PRIME)"),
+        caught_by=f"{_SLOTS}::test_each_task_has_a_trace_context_of_its_own",
+    ),
+    _fault(
+        name="a worker gives any of its variables to tasks as a secret",
+        at="settings:read_task_secret",
+        do=Condition("listed", False),
+        caught_by=f"{_ISOLATION}::"
+        "test_a_task_whose_secret_the_worker_does_not_give_fails_with_the_remedy",
+    ),
+    _fault(
+        name="a known secret is found only as it is",
+        at="core.text.known_secrets:KnownSecrets.__init__",
+        do=Replace("comprehension _forms()", "set(values)"),
+        caught_by="unit/core/test_known_secrets.py::test_a_value_is_found_in_each_of_its_forms",
+    ),
+    _fault(
+        name="a fork server that ends while it loads is started for ever",
+        at="execution.host.forkserver_client:ForkServerClient",
+        do=Condition("_MAX_FAILED_STARTS", True),
+        caught_by=f"{_SLOT_KILLS}::"
+        "test_a_fork_server_that_ends_while_it_loads_is_started_three_times",
+    ),
+    _fault(
+        name="all attempts have one trace context",
+        at="execution.host.launcher:ProcessRunner._encode",
+        do=Argument("traceparent_of()", 1, "spec.job_id"),
+        caught_by=f"{_ATTEMPT_SPECS}::test_each_attempt_has_a_trace_context_of_its_own",
+    ),
+    _fault(
+        name="a command that is not revised finds files of a review",
+        at="execution.host.launcher:ProcessRunner._encode",
+        do=Condition("feedback", True),
+        caught_by=f"{_ATTEMPT_SPECS}::test_a_command_that_is_not_revised_has_no_files_of_a_review",
     ),
 )

@@ -78,4 +78,25 @@ EVENT_FAULTS = (
         do=Operator("> sequence", ">="),
         caught_by=f"{_MEMORY}::test_history_goes_on_after_a_sequence_up_to_the_limit",
     ),
+    _fault(
+        name="an event of an earlier sender is refused",
+        at="core.events.codec:from_wire",
+        do=Argument("body_from_properties()", 2, "{}"),
+        caught_by="unit/core/test_event_wire.py::"
+        "test_every_example_of_the_earlier_interface_is_read",
+    ),
+    _fault(
+        name="an activity of an unknown type is passed on",
+        at="execution.host.report_decoder",
+        do=Replace("ternary _ACTIVITIES", "str(kind)"),
+        caught_by="execution/test_report_decoder.py::"
+        "test_an_activity_of_an_unknown_type_is_waiting",
+    ),
+    _fault(
+        name="an undelivered event is not discarded",
+        at="services.event_delivery:UndeliveredEvents.discard",
+        do=Drop("delete()"),
+        caught_by="unit/services/test_undelivered_events.py::"
+        "test_a_discarded_event_is_deleted_and_the_others_stay",
+    ),
 )

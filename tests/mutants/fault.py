@@ -43,6 +43,9 @@ class Part(StrEnum):
     AGENTS = "agents"
     APPLICATION = "application"
     RESILIENCE = "resilience"  # retries, races, error boundaries
+    REQUESTS = "requests"
+    RULES = "rules"
+    SETTINGS = "settings"
 
 
 BACKEND_PARTS = frozenset(

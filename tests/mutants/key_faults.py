@@ -183,4 +183,16 @@ KEY_FAULTS = (
         do=Drop("== tenant"),
         caught_by=f"{_MEMORY}::test_a_key_of_another_tenant_cannot_be_revoked",
     ),
+    _fault(
+        name="the queues of a limited key do not count",
+        at="core.api_keys:WorkLimits.check",
+        do=Drop("and queue queues"),
+        caught_by="interfaces/test_application.py::test_a_limited_key_does_not_start_other_tasks",
+    ),
+    _fault(
+        name="the definitions of a limited key do not count",
+        at="core.api_keys:WorkLimits.check",
+        do=Drop("and definition definitions"),
+        caught_by="interfaces/test_application.py::test_a_limited_key_does_not_start_other_tasks",
+    ),
 )

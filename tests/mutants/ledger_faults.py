@@ -216,4 +216,28 @@ LEDGER_FAULTS = (
         do=Operator("< position()", "<="),
         caught_by=f"{_MEMORY}::test_the_pages_of_a_jobs_tasks_give_each_once_and_end",
     ),
+    _fault(
+        name="an error while processes are woken ends the writer alone",
+        at="adapters.sqlite.writer:DatabaseWriter",
+        do=(
+            Replace("Exception", "ZeroDivisionError", nth=3),
+            Drop("end_process()", nth=1),
+        ),
+        caught_by="adapters/sqlite/test_writer.py::"
+        "test_an_error_while_waking_other_processes_does_not_stop_the_writer",
+    ),
+    _fault(
+        name="a process survives its writer",
+        at="adapters.sqlite.writer:DatabaseWriter._run",
+        do=Drop("end_process()"),
+        caught_by="adapters/sqlite/test_writer.py::"
+        "test_a_writer_that_dies_ends_the_process_with_a_message",
+    ),
+    _fault(
+        name="without descriptors the pipe of a living process is removed",
+        at="adapters.sqlite.notifier:Notifier._refresh_peers",
+        do=Condition("errno", True),
+        caught_by="adapters/sqlite/test_writer.py::"
+        "test_running_out_of_descriptors_leaves_the_pipe_of_a_living_process",
+    ),
 )

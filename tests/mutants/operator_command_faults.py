@@ -238,4 +238,26 @@ OPERATOR_COMMAND_FAULTS = (
         caught_by="unit/services/test_cancel_lost_answers.py::"
         "test_a_cancellation_of_a_job_that_was_resumed_after_another_cancellation_is_carried_out",
     ),
+    *(
+        _fault(
+            name=f"{operation} takes any reason",
+            at=f"services.operator_commands:OperatorCommands.{operation}",
+            do=Replace("_checked_reason()", "reason"),
+            caught_by=f"unit/services/{test}",
+        )
+        for operation, test in (
+            (
+                "cancel_job",
+                "test_cancel_tasks.py::test_a_reason_that_cannot_be_kept_changes_nothing",
+            ),
+            (
+                "cancel_task",
+                "test_cancel_tasks.py::test_a_reason_that_cannot_be_kept_changes_nothing",
+            ),
+            (
+                "pause_queue",
+                "test_pause.py::test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing",
+            ),
+        )
+    ),
 )

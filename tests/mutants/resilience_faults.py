@@ -3,7 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
-from tests.planting import Condition, Drop, Operator, Replace, Value
+from tests.planting import Argument, Condition, Drop, Operator, Replace, Value
 
 _TESTS = "unit/services/test_resilience.py"
 _CONNECTIONS = "interfaces/rest/test_connections.py"
@@ -159,5 +159,38 @@ RESILIENCE_FAULTS = (
         do=Condition("limit", False),
         caught_by="interfaces/rest/test_many_readers.py::"
         "test_streams_of_a_key_are_bounded_and_count_until_they_end",
+    ),
+    _fault(
+        name="a probe only reads",
+        at="services.resilience:Readiness._probe",
+        do=Condition("prove_write", True),
+        caught_by="unit/services/test_readiness.py::"
+        "test_a_refused_write_is_the_answer_until_one_succeeds",
+    ),
+    _fault(
+        name="a test write is repeated while one hangs",
+        at="services.resilience:Readiness.check",
+        do=Drop("done()", nth=1),
+        caught_by="unit/services/test_readiness.py::"
+        "test_a_write_that_hangs_is_not_repeated_and_every_later_probe_says_so_at_once",
+    ),
+    _fault(
+        name="doctor makes no test write",
+        at="interfaces.cli.commands.doctor:_store_checks",
+        do=Value("= problem", "None"),
+        caught_by="interfaces/test_cli_doctor.py::"
+        "test_a_process_that_was_stopped_while_it_writes_fails_the_test_write",
+    ),
+    _fault(
+        name="a run on a full disk ignores signals",
+        at="interfaces.cli.commands.run:_Follower",
+        do=(Drop("put()"), Drop("end_process_after()")),
+        caught_by="interfaces/test_cli_run.py::test_a_signal_ends_a_run_on_a_full_disk",
+    ),
+    _fault(
+        name="so many connections are accepted at once as may wait",
+        at="interfaces.rest.server:serve",
+        do=Argument("Config()", "backlog", "_BACKLOG"),
+        caught_by="interfaces/test_up_faults.py::test_idle_connections_that_use_up_the_descriptors",
     ),
 )

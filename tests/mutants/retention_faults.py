@@ -189,4 +189,23 @@ RETENTION_FAULTS = (
         do=Replace("await _remove_remains()", "0"),
         caught_by=f"{_SERVICE}::test_what_a_crash_between_the_two_steps_leaves_is_removed_later",
     ),
+    _fault(
+        name="on AWS a protected bucket keeps no earlier versions",
+        at="adapters.aws.deploy.stacks.template:_parts",
+        do=Argument("fill_file()", "versioning", "'Suspended'", nth=2),
+        caught_by="aws/deploy/test_templates.py::"
+        "test_a_protected_bucket_keeps_what_the_tables_can_be_restored_to",
+    ),
+    _fault(
+        name="a job is removed without its output from a file",
+        at=f"{_SQLITE}:_DELETES",
+        do=Drop("'DELETE FROM output WHERE task >= ?2 AND task < ?3'"),
+        caught_by=f"{_FILE}::test_only_one_row_of_each_order_is_left_when_all_jobs_are_gone",
+    ),
+    _fault(
+        name="ended jobs are counted and not removed",
+        at="services.retention:JobRetention.prune",
+        do=Value("= step", "0", nth=2),
+        caught_by="interfaces/test_cli_operate.py::test_ended_jobs_are_counted_and_removed",
+    ),
 )

@@ -116,4 +116,11 @@ SOURCE_FAULTS = (
         do=Condition("worker_id", False),
         caught_by=f"{_MESSAGES}::test_without_a_list_all_tasks_of_a_worker_that_is_gone_had_begun",
     ),
+    _fault(
+        name="a tenant waits for the backlog of others",
+        at="core.claims:_Turns.__init__",
+        do=Replace("max()", "10**6"),
+        caught_by="contract/test_sqlite.py::TestSqliteTaskSource::"
+        "test_a_tenant_does_not_wait_for_the_backlog_of_others",
+    ),
 )

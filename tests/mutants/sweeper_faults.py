@@ -204,4 +204,11 @@ SWEEPER_FAULTS = (
         do=Value("= settle_messages()", "{'failed': 0, 'dropped': 0}"),
         caught_by=f"{_TURNS}::test_a_message_that_was_worn_out_has_its_effect_in_a_sweep",
     ),
+    _fault(
+        name="the sweeper removes no jobs",
+        at="services.sweeper:Sweeper._repairs_in_order",
+        do=Drop("remove_expired"),
+        caught_by="unit/services/test_retention.py::"
+        "test_the_sweeper_removes_a_job_when_it_was_kept_long_enough",
+    ),
 )

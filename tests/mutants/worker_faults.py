@@ -380,4 +380,31 @@ WORKER_FAULTS = (
         caught_by=f"{_SLOTS}::"
         "test_a_task_that_cannot_be_written_for_its_slot_is_released_and_runs_later",
     ),
+    _fault(
+        name="a heartbeat has the process id of the worker",
+        at="services.worker.attempts:Attempts._renewal",
+        do=Argument("Renew()", "process_id", "self._context.process_id"),
+        caught_by="unit/services/test_worker_heartbeats.py::"
+        "test_a_heartbeat_contains_its_number_time_worker_memory_and_activity",
+    ),
+    _fault(
+        name="a heartbeat of a slot has no process id",
+        at="services.worker.attempts:Attempts._renewal",
+        do=Condition("slot", False),
+        caught_by=f"{_SLOTS}::test_the_heartbeats_of_a_slots_task_have_the_process_id_of_its_child",
+    ),
+    _fault(
+        name="the length of a result in its row cannot be set",
+        at="wiring.services:Services.documents",
+        do=Argument("DocumentStore()", 1, None),
+        caught_by="unit/services/test_spill.py::"
+        "test_how_long_a_document_in_a_row_may_be_is_a_setting",
+    ),
+    _fault(
+        name="the app of a job is not in its events",
+        at="services.submit",
+        do=Replace("or app", "self.app"),
+        caught_by="unit/services/test_submit.py::"
+        "test_the_app_of_a_job_is_in_its_events_and_those_of_all_its_tasks",
+    ),
 )

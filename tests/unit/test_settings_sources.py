@@ -139,6 +139,12 @@ def test_every_kind_of_value_is_read_from_the_environment(tmp_path: Path) -> Non
     assert settings.sizes.input_bytes == 10 * 2**20
 
 
+def test_an_attempt_may_take_an_hour_unless_its_definition_says_otherwise(tmp_path: Path) -> None:
+    settings = load_settings_for_test(tmp_path).settings
+
+    assert settings.worker.task_timeout == timedelta(hours=1)
+
+
 def test_every_kind_of_value_is_read_from_the_file(tmp_path: Path) -> None:
     settings = load_settings_for_test(
         tmp_path,

@@ -157,6 +157,7 @@ def test_a_transient_error_is_retried_until_the_attempts_are_used_up() -> None:
         _ = ran.result
 
 
+@pytest.mark.timeout(20)
 @pytest.mark.parametrize("headers", [{}, {"retry-after": "1800"}], ids=["no wait", "a wait"])
 def test_a_task_that_is_always_rate_limited_ends(headers: dict[str, str]) -> None:
     @longshore.task(max_attempts=3)

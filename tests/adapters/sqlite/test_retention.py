@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.adapters.sqlite import store_file
+from longshore.adapters.sqlite import store_file, transaction
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.audit.audit import audit
 from longshore.audit.sqlite_reader import read_snapshot
@@ -16,6 +16,7 @@ from longshore.core.documents import submitted_document_key
 from longshore.ports.backend import Backend
 from longshore.services.submit import Submission
 from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.retention import chunk
 from longshore.testing.contracts.samples import append_event
 from longshore.testing.contracts.suite import START
 from tests.unit.services.harness import TENANT, ServiceHarness, job_id, make_task, scenario
@@ -53,16 +54,28 @@ def check_audit(folder: Path) -> None:
 
 
 @scenario
-async def test_only_one_row_of_each_order_is_left_when_all_jobs_are_gone(tmp_path: Path) -> None:
+async def test_only_one_row_of_each_order_is_left_when_all_jobs_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "SEGMENT_BYTES", 0)
+
+    def count_rows() -> dict[str, int]:
+        return {
+            name: select(tmp_path, f"SELECT count(*) FROM {name}")  # noqa: S608
+            for name in TABLES
+        }
+
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
-        await finished_jobs(backend, *(f"job-{number}" for number in range(60)))
-        await remove(backend, *(f"job-{number}" for number in range(60)))
+        names = [f"job-{number}" for number in range(60)]
+        await finished_jobs(backend, *names, input="x" * 5_000)
+        for name in names:
+            await backend.output.append(f"{job_id(name)}_a", [chunk(1)])
+        before = count_rows()
+        await remove(backend, *names)
         await backend.require_retention().remove_remains(now=START, limit=100)
 
-    counts = {
-        name: select(tmp_path, f"SELECT count(*) FROM {name}")  # noqa: S608
-        for name in TABLES
-    }
+    assert 0 not in before.values()
+    counts = count_rows()
     # The last position and the last number are kept, with the index of that position.
     assert (counts.pop("jobs"), counts.pop("feed")) == (1, 1)
     assert 0 < counts.pop("feed_types") < 20

@@ -315,6 +315,7 @@ def test_running_out_of_descriptors_leaves_the_pipe_of_a_living_process(
         async with a_database(tmp_path) as neighbour, a_database(tmp_path) as database:
             pipe = tmp_path / "wakeups" / neighbour.notifier._name
             monkeypatch.setattr(os, "open", no_descriptor_left)
+            database.notifier.expect(Topic.QUEUE)
             await database.write(naming("n1"), topics=[Topic.QUEUE])
             monkeypatch.undo()
             assert pipe.exists()
@@ -353,7 +354,7 @@ asyncio.run(main())
         [sys.executable, "-c", program, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=20,
         check=False,
     )
 

@@ -260,7 +260,7 @@ class TestAttemptFailed:
         limited = failing(ErrorCategory.RATE_LIMIT, roll=0.0, retry_after=timedelta(0))
         row, attempts = running(retry=policy), 0
 
-        while row.state is not TaskState.FAILED:
+        while row.state is not TaskState.FAILED and attempts < 50:
             row = replace(row, state=TaskState.PROCESSING, lease=running().lease)
             row, attempts = change_of(row, limited).row, attempts + 1
 

@@ -282,8 +282,8 @@ async def test_a_task_of_another_job_is_not_resumed_with_this_one(
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
     "reason",
-    ["x" * (REASON_LIMIT_CHARACTERS + 1), "\ud83d"],
-    ids=["too long", "not text"],
+    ["x" * (REASON_LIMIT_CHARACTERS + 1), "\ud83d", "\x1b[2J"],
+    ids=["too long", "not text", "control characters"],
 )
 @scenario
 async def test_a_reason_that_cannot_be_kept_changes_nothing(

@@ -63,7 +63,9 @@ async def test_an_invalid_queue_name_is_refused_and_changes_nothing(
         assert await backend.queue_controls.list_pauses() == []
 
 
-@pytest.mark.parametrize("reason", ["x" * (REASON_LIMIT_CHARACTERS + 1), "\ud800"], ids=len)
+@pytest.mark.parametrize(
+    "reason", ["x" * (REASON_LIMIT_CHARACTERS + 1), "\ud800", "\x1b[2J"], ids=len
+)
 @scenario
 async def test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing(
     tmp_path: Path, reason: str

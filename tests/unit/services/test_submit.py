@@ -63,14 +63,14 @@ async def test_the_app_of_a_job_is_in_its_events_and_those_of_all_its_tasks(
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         producer = ServiceHarness(backend).producer
-        document = {"tasks": [make_task("a")], "app": "shop"}
+        document = {"tasks": [make_task("a")], "app": "billing"}  # not that of the service
 
-        job_id = (await producer.submit(TENANT, "of the shop", document)).job.id
+        job_id = (await producer.submit(TENANT, "of another app", document)).job.id
         await producer.add_tasks(TENANT, job_id, "more", {"tasks": [make_task("b")]})
 
         entities = [f"JOB#{job_id}", f"TASK#{job_id}_a", f"TASK#{job_id}_b"]
         apps = [[e.app for e in await backend.events.history(TENANT, name)] for name in entities]
-        assert apps == [["shop", "shop"], ["shop"], ["shop"]]
+        assert apps == [["billing", "billing"], ["billing"], ["billing"]]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
