@@ -90,8 +90,8 @@ async def test_long_messages_are_parsed_in_a_thread_and_keep_their_order(
     script = """
     for name in one two; do
         printf '{"type":"step","name":"%s","result":"' $name
-        head -c 300000 /dev/zero | tr '\\0' x; echo '"}'
-        echo '{"type":"log","text":"after '$name'"}'
+        head -c 300000 /dev/zero | tr '\\0' x
+        printf '"}\\n{"type":"log","text":"after %s"}\\n' $name  # they are read together
     done >&3
     (printf '{"type":"result","value":"'; head -c 300000 /dev/zero | tr '\\0' y; echo '"}') >&3
     """
