@@ -46,9 +46,11 @@ def new_entries(data: bytes, seen_ids: Collection[str]) -> Iterator[dict[str, An
 
 
 def entry_id(entry: Entry) -> str:
-    """Returns the entry's id; for an entry without one, its content."""
+    """Returns the entry's id; for an entry without one, a hash of its content."""
     uuid = entry.get("uuid")
-    return uuid if isinstance(uuid, str) else json.dumps(entry, sort_keys=True)
+    if isinstance(uuid, str):
+        return uuid
+    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
 
 
 def merge_entries(chunks: Iterable[Sequence[Entry]]) -> list[Entry]:
