@@ -37,6 +37,12 @@ BODY_BYTES = 16 * MEGABYTE  # api.body_bytes
 LINE_BYTES = 60 * MEGABYTE
 MANY = 1_000_000
 KINDS = ("result", "step", "conversation", "activity")
+SEVERAL = (
+    ("step step step", "a long string"),
+    ("conversation conversation conversation", "a long entry"),
+    ("result result", "a long string"),
+    ("result step", "a long string"),
+)
 
 
 def say(text: str) -> None:
@@ -214,6 +220,7 @@ SHAPES: dict[str, Callable[[int], bytes]] = {
     "a long string with an escaped emoji": lambda size: (
         b'"%b\\ud83d\\ude42"' % (b"x" * (size - 10))
     ),
+    "a long entry": lambda size: b'[{"text":"%b\\ud83d\\ude42"}]' % (b"x" * (size - 30)),
     "lone surrogates": lambda size: b'"' + b"\\ud800" * (size // 6) + b'"',
     "a string, not closed": lambda size: b'"' + b"x" * size,
     "strings without commas": lambda size: fill(size, b'""'),
@@ -300,18 +307,20 @@ def requests() -> Iterator[Request]:
 _WRITE = """
 import os, sys
 from tests.interfaces.rest.body_fuzz import SHAPES
-kind, shape, size = sys.argv[1:]
+kinds, shape, size = sys.argv[1:]
 fields = {"step": 'name":"s","result', "conversation": 'conversation":"c","entries'}
-start = '{"type":"%s","%s":' % (kind, fields.get(kind, "value"))
-for data in (start.encode(), SHAPES[shape](int(size)), b"}\\n"):
-    while data:
-        data = data[os.write(3, data[:1_000_000]):]
+value = SHAPES[shape](int(size))
+for kind in kinds.split():
+    start = '{"type":"%s","%s":' % (kind, fields.get(kind, "value"))
+    for data in (start.encode(), value, b"}\\n"):
+        while data:
+            data = data[os.write(3, data[:1_000_000]):]
 """
 
 
-def write_line(server: MeteredServer, kind: str, shape: str, size: int = LINE_BYTES) -> str:
-    """Have a child write a hostile line. Returns how its job ended."""
-    argv = [sys.executable, "-c", _WRITE, kind, shape, str(size)]
+def write_lines(server: MeteredServer, kinds: str, shape: str, size: int = LINE_BYTES) -> str:
+    """Have a child write a hostile line of each kind. Returns how its job ended."""
+    argv = [sys.executable, "-c", _WRITE, kinds, shape, str(size)]
     return server.run_task(argv, env={"PYTHONPATH": os.getcwd()})
 
 
@@ -349,9 +358,9 @@ def main() -> int:
         for request in requests():
             if only in request.name:
                 report(request.name, request.send(server.client))
-        for kind, shape in product(KINDS, SHAPES):
+        for kind, shape in (*product(KINDS, SHAPES), *SEVERAL):
             if only in (name := f"{kind} of {shape}"):
-                report(name, write_line(server, kind, shape))
+                report(name, write_lines(server, kind, shape))
         for number in range(int(sys.argv[1])):
             request = Request("", "/v1/jobs", mixture(chance))
             report(f"mixture {number}", request.send(server.client))

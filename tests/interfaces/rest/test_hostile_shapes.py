@@ -15,7 +15,7 @@ from tests.interfaces.rest.body_fuzz import (
     excess,
     job_with,
     wide_jobs,
-    write_line,
+    write_lines,
 )
 
 EXPENSIVE = (
@@ -68,7 +68,7 @@ def test_a_large_job_does_not_hold_the_loop(server: MeteredServer, name: str) ->
 def test_a_line_of_a_child_does_not_hold_the_loop_or_the_memory(
     server: MeteredServer, kind: str, shape: str, ended: str
 ) -> None:
-    assert write_line(server, kind, shape) == ended
+    assert write_lines(server, kind, shape) == ended
     assert excess(f"{kind} of {shape}", server.cost()) is None
 
 

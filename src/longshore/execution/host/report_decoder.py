@@ -27,7 +27,7 @@ from longshore.core.text.json_bounds import (
     is_utf8,
 )
 from longshore.core.text.sanitise import safe_excerpt
-from longshore.execution.protocol import LARGE_MESSAGES, SMALL_LINE_BYTES
+from longshore.execution.protocol import LARGE_MESSAGES, LINE_LIMIT_BYTES, SMALL_LINE_BYTES
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
     ActivityReport,
@@ -85,7 +85,8 @@ _CATEGORIES = {category.value: category for category in ErrorCategory}
 
 def is_too_long(line: JsonBytes) -> bool:
     """Whether a message exceeds the limit of its type, with which a large one begins."""
-    return len(line) > SMALL_LINE_BYTES and not _LARGE.match(line)
+    is_large = _LARGE.match(line) if len(line) > SMALL_LINE_BYTES else None
+    return len(line) > (LINE_LIMIT_BYTES if is_large else SMALL_LINE_BYTES)
 
 
 def parse_message(line: JsonBytes) -> dict[str, Any] | None:
