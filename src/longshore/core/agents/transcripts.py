@@ -50,7 +50,8 @@ def entry_id(entry: Entry) -> str:
     uuid = entry.get("uuid")
     if isinstance(uuid, str):
         return uuid
-    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
+    content = json.dumps(entry, sort_keys=True).encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def merge_entries(chunks: Iterable[Sequence[Entry]]) -> list[Entry]:

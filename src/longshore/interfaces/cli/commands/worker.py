@@ -13,7 +13,11 @@ from typing import Annotated
 
 from longshore.core.supervision import WorkerStatus
 from longshore.errors import ConfigurationError, UsageError
-from longshore.interfaces.cli.client import load_command_settings, open_command_services
+from longshore.interfaces.cli.client import (
+    freeze_objects,
+    load_command_settings,
+    open_command_services,
+)
 from longshore.interfaces.cli.commands.shared import WorkerOptions
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.log_records import log_to_file
@@ -112,6 +116,7 @@ async def _run_worker(settings: Settings, parent_fd: int | None, *, burst: bool)
         async with open_command_services(settings) as services, services.worker_group() as group:
             signals = _listen(group, settings, channel)
             print_startup(settings, f"worker {group.worker.id}:", burst=burst)
+            freeze_objects()
             await (services.run_until_idle(group) if burst else group.wait())
         return signals.exit_code
 
