@@ -38,12 +38,13 @@ BODY_BYTES = 16 * MEGABYTE  # api.body_bytes
 LINE_BYTES = 60 * MEGABYTE
 MANY = 1_000_000
 KINDS = ("result", "step", "conversation", "activity")
-SEVERAL = (
-    ("step step step", "a long string"),
-    ("conversation conversation conversation", "a long entry"),
-    ("result result", "a long string"),
-    ("result step", "a long string"),
-)
+SEVERAL = {
+    ("step step step", "a long string"): "completed",
+    ("conversation conversation conversation", "a long entry"): "completed",
+    ("result result", "a long string"): "failed",
+    ("result step", "a long string"): "failed",
+}
+"""Lines that follow each other, and how their job ends."""
 
 
 def say(text: str) -> None:

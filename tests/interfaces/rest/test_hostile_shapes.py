@@ -9,6 +9,7 @@ import pytest
 
 from tests.interfaces.rest.body_fuzz import (
     BODY_BYTES,
+    SEVERAL,
     SHAPES,
     MeteredServer,
     Request,
@@ -38,6 +39,10 @@ LINES = (
     ("step", "many zeros", "failed"),
     ("conversation", "many objects", "failed"),
     ("activity", "many lists", "failed"),
+    ("result", "a huge number", "failed"),
+    ("step", "a huge float", "failed"),
+    ("conversation", "a long string with an escaped emoji", "failed"),
+    *((*lines, ended) for lines, ended in SEVERAL.items()),
 )
 WIDE = {name: (path, job) for name, path, job in wide_jobs()}
 
