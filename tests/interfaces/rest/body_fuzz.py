@@ -167,6 +167,10 @@ class MeteredServer:
         self._process.stdin.flush()
         return self._read()
 
+    def above_idle_bytes(self) -> int:
+        """How much more memory it has now than when it was idle."""
+        return rss_bytes_of(self._process.pid) - self._idle
+
     def cost(self) -> Cost:
         """What was measured since the last call."""
         held_s, by, peak = self._ask()

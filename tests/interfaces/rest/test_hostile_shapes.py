@@ -9,6 +9,7 @@ import pytest
 
 from tests.interfaces.rest.body_fuzz import (
     BODY_BYTES,
+    LINE_BYTES,
     SEVERAL,
     SHAPES,
     MeteredServer,
@@ -73,8 +74,11 @@ def test_a_large_job_does_not_hold_the_loop(server: MeteredServer, name: str) ->
 def test_a_line_of_a_child_does_not_hold_the_loop_or_the_memory(
     server: MeteredServer, kind: str, shape: str, ended: str
 ) -> None:
+    before = server.above_idle_bytes()
     assert write_lines(server, kind, shape) == ended
-    assert excess(f"{kind} of {shape}", server.cost()) is None
+    cost = server.cost()
+    assert excess(f"{kind} of {shape}", cost) is None
+    assert cost.above_idle_bytes - before < 1.5 * LINE_BYTES  # one copy of one line
 
 
 def test_compressed_bodies_are_refused(server: MeteredServer) -> None:
