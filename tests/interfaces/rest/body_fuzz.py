@@ -27,7 +27,6 @@ import httpx2
 
 from longshore.execution.linux import return_large_memory
 from longshore.execution.process_table import rss_bytes_of
-from longshore.interfaces.cli.client import freeze_objects
 from tests.interfaces.rest.server import a_task, run_server
 
 MEGABYTE = 2**20
@@ -101,7 +100,7 @@ async def serve_metered(folder: Path) -> None:
     threading.Thread(target=read, daemon=True).start()
     rate = {"requests_per_second": MANY, "burst": MANY}
     async with run_server(folder, with_worker=True, **rate) as server:
-        freeze_objects()  # as ``longshore up``
+        gc.freeze()  # as ``longshore up``
         say(json.dumps([server.address, server.keys["all"]]))
         while await lines.get():
             status = Path("/proc/self/status").read_text(encoding="ascii")

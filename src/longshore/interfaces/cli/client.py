@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -281,15 +280,6 @@ def load_command_settings(
         level = min(level, logging.INFO) if options.verbose == 1 else logging.DEBUG
     configure_logging(level=level, style=loaded.settings.log_format)
     return loaded
-
-
-def freeze_objects() -> None:
-    """Exclude what a long-running process has loaded from its garbage collections.
-
-    A collection of all objects holds the event loop: of those of the modules alone, for 50 ms.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 @contextlib.asynccontextmanager

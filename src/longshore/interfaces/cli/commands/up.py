@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import socket
 from collections import Counter
@@ -16,11 +17,7 @@ import typer
 
 from longshore.core.definitions.reader import DEFINITIONS
 from longshore.core.text.durations import format_duration
-from longshore.interfaces.cli.client import (
-    freeze_objects,
-    load_command_settings,
-    open_command_services,
-)
+from longshore.interfaces.cli.client import load_command_settings, open_command_services
 from longshore.interfaces.cli.commands.shared import WorkerOptions
 from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
 from longshore.interfaces.cli.exit_codes import print_stderr
@@ -105,7 +102,7 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
         if (warning := await services.api_keys.shared_workers_warning()) is not None:
             print_stderr(f"longshore: warning: {warning}")
         loops = _background_loops(services, files, with_worker=with_worker)
-        freeze_objects()
+        gc.freeze()  # to look at all that was loaded would hold the event loop for 50 ms
         async with race(signals.requested.wait(), *parts, *loops) as (_, *running):
             for part in running:
                 if part.done():

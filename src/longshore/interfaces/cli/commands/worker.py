@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -13,11 +14,7 @@ from typing import Annotated
 
 from longshore.core.supervision import WorkerStatus
 from longshore.errors import ConfigurationError, UsageError
-from longshore.interfaces.cli.client import (
-    freeze_objects,
-    load_command_settings,
-    open_command_services,
-)
+from longshore.interfaces.cli.client import load_command_settings, open_command_services
 from longshore.interfaces.cli.commands.shared import WorkerOptions
 from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.log_records import log_to_file
@@ -116,7 +113,7 @@ async def _run_worker(settings: Settings, parent_fd: int | None, *, burst: bool)
         async with open_command_services(settings) as services, services.worker_group() as group:
             signals = _listen(group, settings, channel)
             print_startup(settings, f"worker {group.worker.id}:", burst=burst)
-            freeze_objects()
+            gc.freeze()  # to look at all that was loaded would hold the event loop for 50 ms
             await (services.run_until_idle(group) if burst else group.wait())
         return signals.exit_code
 
