@@ -1,14 +1,15 @@
 """What a child says on its channel is read with care: by hand, in nonsense, and with secrets."""
 
+import contextlib
 import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from longshore.core.agents.transcripts import entry_id
 from longshore.core.events.types import Activity
 from longshore.execution.host.report_decoder import (
-    check_json,
     decode_report,
     is_too_long,
     parse_long_message,
@@ -138,7 +139,7 @@ def test_the_entries_of_a_long_conversation_stay_encoded_and_have_ids() -> None:
     )
 
     assert message is not None
-    assert message["ids"] == ["u1", '{"a": 1, "b": 2}', '{"uuid": 3}']
+    assert message["ids"] == ["u1", *map(entry_id, [{"a": 1, "b": 2}, {"uuid": 3}])]
     report = decode_report(message, now=NOW)
     assert isinstance(report, ConversationReport)
     assert report.entries.decode()[0]["uuid"] == "u1"
@@ -156,6 +157,10 @@ def test_the_entries_of_a_long_conversation_stay_encoded_and_have_ids() -> None:
         b'{"type":"result","value":[' + b"[]," * 1_000_000 + b"[]]}",
         b'{"type":"conversation","conversation":"c","entries":[1]}',
         b'{"type":"conversation","conversation":1,"entries":[]}',
+        b'{"type":"conversation","conversation":"c","entries":"[]"}',
+        b'{"type":"conversation","conversation":"c","entries":[' + b"{}," * 10_000 + b"{}]}",
+        b'{"type":"result","value":' + b"9" * 4301 + b"}",
+        b'{"type":"result","value":1.' + b"0" * 4300 + b"}",
         b'{"type":"step","result":1}x',
     ],
     ids=lambda line: line[:40],
@@ -165,11 +170,41 @@ def test_a_long_message_that_cannot_be_stored_is_refused(line: bytes) -> None:
         parse_long_message(line)
 
 
-def test_a_check_holds_no_second_copy_of_the_text() -> None:
-    text = b'["' + b"x" * 2**24 + b'"]'
+LONG = 2**22
+HOSTILE = {
+    "text": b'["%b"]' % (b"x" * LONG),
+    "emoji": b'"%b\\ud83d\\ude42"' % (b"x" * LONG),
+    "newlines": b'"%b"' % (b"\\n" * (LONG // 2)),
+    "digits": b"9" * LONG,
+    "float": b"9" * LONG + b".0",
+    "zeros": b"0e" + b"0" * LONG,
+    "objects": b"[%b{}]" % (b"{}," * 10_000),
+    "a long entry": b'[{"text":"%b\\ud83d\\ude42"}]' % (b"x" * LONG),
+    "a long id": b'[{"uuid":"%b\\ud83d\\ude42"}]' % (b"x" * LONG),
+    "long entries": b"[%b{}]" % (b'{"text":"%b\\ud83d\\ude42"},' % (b"x" * 250_000) * 16),
+}
+FIELDS = (
+    ("result", "value"),
+    ("step", "name"),
+    ("step", "result"),
+    ("step", "other"),
+    ("conversation", "conversation"),
+    ("conversation", "entries"),
+)
+
+
+@pytest.mark.parametrize("shape", HOSTILE)
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_long_message_is_read_without_a_copy_of_its_values(
+    kind: str, field: str, shape: str
+) -> None:
+    fields = {"name": b'"s"', "conversation": b'"c"', "entries": b"[]", field: HOSTILE[shape]}
+    text = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items())
+    line = bytearray(b'{"type":"%b",%b}' % (kind.encode(), text))
     tracemalloc.start()
     try:
-        check_json(text)
-        assert tracemalloc.get_traced_memory()[1] < 2**21
+        with contextlib.suppress(ValueError):
+            parse_long_message(line)
+        assert tracemalloc.get_traced_memory()[1] < LONG // 2
     finally:
         tracemalloc.stop()

@@ -110,6 +110,38 @@ async def test_long_messages_are_parsed_in_a_thread_and_keep_their_order(
     assert max(on_loop) < 300_000
 
 
+LONG_LINES = """
+for start in '"result","value":"' '"step","name":"s","result":"'; do
+    (printf '{"type":%s' "$start"; head -c 300000 /dev/zero | tr '\\0' x; echo '"}') >&3
+done
+"""
+
+
+@scenario
+async def test_no_long_message_is_accepted_after_a_long_result(runner: ProcessRunner) -> None:
+    ending, reports = await run_attempt(runner, a_script(LONG_LINES))
+
+    assert ending.failure is not None
+    assert "follows a long result" in ending.failure.message
+    assert reports == []
+
+
+@scenario
+async def test_one_long_report_is_in_memory_at_a_time(runner: ProcessRunner) -> None:
+    script = LONG_LINES.replace('result","value', 'step","name":"r","result')
+    held: list[int] = []
+    async with running_attempt(runner, a_script(script)) as attempt:
+        async for report in attempt.reports():
+            assert isinstance(report, StepReport)
+            for _ in range(50):  # the next line would be read now
+                await asyncio.to_thread(lambda: None)
+            waiting = attempt._reports.qsize() + len(attempt._unparsed)
+            held.append(300_000 * waiting + len(attempt._lines._line))
+
+    assert len(held) == 2
+    assert held[0] < 70_000  # what one read had of the second
+
+
 @scenario
 async def test_a_very_long_line_of_the_log_is_divided(runner: ProcessRunner) -> None:
     ending, reports = await run_attempt(runner, a_call("logs", "ü" * 100_000))

@@ -217,6 +217,6 @@ def test_a_page_of_another_boot_or_kind_says_nothing(tmp_path: Path) -> None:
 def test_a_channel_is_split_into_lines_and_a_line_that_is_too_long_is_reported_once(
     chunks: list[bytes], lines: list[bytes | None]
 ) -> None:
-    decoder = LineDecoder(limit_bytes=8)
+    decoder = LineDecoder(lambda line: len(line) > 8)
 
     assert [line for chunk in chunks for line in decoder.feed(chunk)] == lines

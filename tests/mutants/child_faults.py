@@ -286,8 +286,27 @@ CHILD_FAULTS = (
     _fault(
         name="a message of any type may be long",
         at="execution.host.report_decoder:is_too_long",
-        do=Replace("and", "False"),
+        do=Condition("is_large", True),
         caught_by=f"{_REPORTS}::test_a_long_message_that_is_no_result_fails_the_attempt",
+    ),
+    _fault(
+        name="a long message is read before the one before it is stored",
+        at="execution.host.attempt:ProcessAttempt._parse_long_lines",
+        do=Condition("empty()", True),
+        caught_by=f"{_REPORTS}::test_one_long_report_is_in_memory_at_a_time",
+    ),
+    _fault(
+        name="a child may send a long message after its long result",
+        at="execution.host.attempt:ProcessAttempt._handle_message",
+        do=Condition("isinstance get() EncodedJson", False),
+        caught_by=f"{_REPORTS}::test_no_long_message_is_accepted_after_a_long_result",
+    ),
+    _fault(
+        name="the name in a long message may have any length",
+        at="execution.host.report_decoder:_short",
+        do=Condition("", False),
+        caught_by="execution/test_report_decoder.py::"
+        "test_a_long_message_is_read_without_a_copy_of_its_values",
     ),
     _fault(
         name="a long message is parsed on the event loop",

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from longshore.core.ids import is_name
@@ -145,24 +145,29 @@ def check_json(value: Any, *, max_values: int | None = None) -> None:
     Raises:
         ValueError: it is not JSON, has too many levels, or more than ``max_values`` values.
     """
-    unchecked, count = [(value, 1)], 0
     if max_values is None and _is_usual(value, 1):
         return
-    while unchecked:
-        item, depth = unchecked.pop()
+    # Iterators: a list of what is left to check would need as much memory as the value.
+    levels: list[Iterator[Any]] = [iter((value,))]
+    count = 0
+    while levels:
+        item = next(levels[-1], _NO_VALUE)
+        if item is _NO_VALUE:
+            levels.pop()
+            continue
         count += 1
         if max_values is not None and count > max_values:
             raise expected(f"at most {max_values:,} values")
         match item:
-            case dict() | list() | tuple() if depth > MAX_DEPTH:
+            case dict() | list() | tuple() if len(levels) > MAX_DEPTH:
                 raise expected(f"at most {MAX_DEPTH} levels of lists and objects")
             case dict():
                 for name in item:
                     if not isinstance(name, str):
                         raise expected("text as a key (put it in quotes)", name)
-                unchecked += [(inner, depth + 1) for inner in (*item.keys(), *item.values())]
+                levels.append(chain(item.keys(), item.values()))
             case list() | tuple():
-                unchecked += [(inner, depth + 1) for inner in item]
+                levels.append(iter(item))
             case str():
                 try:
                     item.encode()

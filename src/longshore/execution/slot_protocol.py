@@ -142,10 +142,14 @@ class FrameDecoder:
 
 
 class LineDecoder:
-    """Splits the bytes of a channel into lines, however they are split in reads."""
+    """Splits the bytes of a channel into lines, however they are split in reads.
 
-    def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
-        self._limit_bytes = limit_bytes
+    Args:
+        refuses: Whether a line, or its beginning, is too long. The rest of it is not kept.
+    """
+
+    def __init__(self, refuses: Callable[[bytearray], bool]) -> None:
+        self.refuses = refuses
         self._line = bytearray()
         self._is_too_long = False
 
@@ -163,7 +167,7 @@ class LineDecoder:
     def _append(self, part: bytes) -> None:
         if not self._is_too_long:
             self._line += part
-        if len(self._line) > self._limit_bytes:
+        if self.refuses(self._line):
             self._is_too_long = True
             self._line.clear()
 

@@ -37,6 +37,13 @@ BODY_BYTES = 16 * MEGABYTE  # api.body_bytes
 LINE_BYTES = 60 * MEGABYTE
 MANY = 1_000_000
 KINDS = ("result", "step", "conversation", "activity")
+SEVERAL = {
+    ("step step step", "a long string"): "completed",
+    ("conversation conversation conversation", "a long entry"): "completed",
+    ("result result", "a long string"): "failed",
+    ("result step", "a long string"): "failed",
+}
+"""Lines that follow each other, and how their job ends."""
 
 
 def say(text: str) -> None:
@@ -93,6 +100,7 @@ async def serve_metered(folder: Path) -> None:
     threading.Thread(target=read, daemon=True).start()
     rate = {"requests_per_second": MANY, "burst": MANY}
     async with run_server(folder, with_worker=True, **rate) as server:
+        gc.freeze()  # as ``longshore up``
         say(json.dumps([server.address, server.keys["all"]]))
         while await lines.get():
             status = Path("/proc/self/status").read_text(encoding="ascii")
@@ -158,6 +166,10 @@ class MeteredServer:
         self._process.stdin.flush()
         return self._read()
 
+    def above_idle_bytes(self) -> int:
+        """How much more memory it has now than when it was idle."""
+        return rss_bytes_of(self._process.pid) - self._idle
+
     def cost(self) -> Cost:
         """What was measured since the last call."""
         held_s, by, peak = self._ask()
@@ -214,6 +226,7 @@ SHAPES: dict[str, Callable[[int], bytes]] = {
     "a long string with an escaped emoji": lambda size: (
         b'"%b\\ud83d\\ude42"' % (b"x" * (size - 10))
     ),
+    "a long entry": lambda size: b'[{"text":"%b\\ud83d\\ude42"}]' % (b"x" * (size - 30)),
     "lone surrogates": lambda size: b'"' + b"\\ud800" * (size // 6) + b'"',
     "a string, not closed": lambda size: b'"' + b"x" * size,
     "strings without commas": lambda size: fill(size, b'""'),
@@ -300,18 +313,20 @@ def requests() -> Iterator[Request]:
 _WRITE = """
 import os, sys
 from tests.interfaces.rest.body_fuzz import SHAPES
-kind, shape, size = sys.argv[1:]
+kinds, shape, size = sys.argv[1:]
 fields = {"step": 'name":"s","result', "conversation": 'conversation":"c","entries'}
-start = '{"type":"%s","%s":' % (kind, fields.get(kind, "value"))
-for data in (start.encode(), SHAPES[shape](int(size)), b"}\\n"):
-    while data:
-        data = data[os.write(3, data[:1_000_000]):]
+value = SHAPES[shape](int(size))
+for kind in kinds.split():
+    start = '{"type":"%s","%s":' % (kind, fields.get(kind, "value"))
+    for data in (start.encode(), value, b"}\\n"):
+        while data:
+            data = data[os.write(3, data[:1_000_000]):]
 """
 
 
-def write_line(server: MeteredServer, kind: str, shape: str, size: int = LINE_BYTES) -> str:
-    """Have a child write a hostile line. Returns how its job ended."""
-    argv = [sys.executable, "-c", _WRITE, kind, shape, str(size)]
+def write_lines(server: MeteredServer, kinds: str, shape: str, size: int = LINE_BYTES) -> str:
+    """Have a child write a hostile line of each kind. Returns how its job ended."""
+    argv = [sys.executable, "-c", _WRITE, kinds, shape, str(size)]
     return server.run_task(argv, env={"PYTHONPATH": os.getcwd()})
 
 
@@ -349,9 +364,9 @@ def main() -> int:
         for request in requests():
             if only in request.name:
                 report(request.name, request.send(server.client))
-        for kind, shape in product(KINDS, SHAPES):
+        for kind, shape in (*product(KINDS, SHAPES), *SEVERAL):
             if only in (name := f"{kind} of {shape}"):
-                report(name, write_line(server, kind, shape))
+                report(name, write_lines(server, kind, shape))
         for number in range(int(sys.argv[1])):
             request = Request("", "/v1/jobs", mixture(chance))
             report(f"mixture {number}", request.send(server.client))

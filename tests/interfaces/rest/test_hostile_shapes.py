@@ -9,13 +9,15 @@ import pytest
 
 from tests.interfaces.rest.body_fuzz import (
     BODY_BYTES,
+    LINE_BYTES,
+    SEVERAL,
     SHAPES,
     MeteredServer,
     Request,
     excess,
     job_with,
     wide_jobs,
-    write_line,
+    write_lines,
 )
 
 EXPENSIVE = (
@@ -38,6 +40,10 @@ LINES = (
     ("step", "many zeros", "failed"),
     ("conversation", "many objects", "failed"),
     ("activity", "many lists", "failed"),
+    ("result", "a huge number", "failed"),
+    ("step", "a huge float", "failed"),
+    ("conversation", "a long string with an escaped emoji", "failed"),
+    *((*lines, ended) for lines, ended in SEVERAL.items()),
 )
 WIDE = {name: (path, job) for name, path, job in wide_jobs()}
 
@@ -68,8 +74,11 @@ def test_a_large_job_does_not_hold_the_loop(server: MeteredServer, name: str) ->
 def test_a_line_of_a_child_does_not_hold_the_loop_or_the_memory(
     server: MeteredServer, kind: str, shape: str, ended: str
 ) -> None:
-    assert write_line(server, kind, shape) == ended
-    assert excess(f"{kind} of {shape}", server.cost()) is None
+    before = server.above_idle_bytes()
+    assert write_lines(server, kind, shape) == ended
+    cost = server.cost()
+    assert excess(f"{kind} of {shape}", cost) is None
+    assert cost.above_idle_bytes - before < 1.5 * LINE_BYTES  # one copy of one line
 
 
 def test_compressed_bodies_are_refused(server: MeteredServer) -> None:

@@ -87,6 +87,16 @@ async def test_a_body_that_is_not_ascii_has_half_as_many_bytes(
 
 
 @async_test
+async def test_a_long_body_that_describes_no_job_is_refused(tmp_path: Path) -> None:
+    options = b'{"runner": "command", "options": {"argv": ["%b"]}}' % (b"x" * 5 * KIB * KIB)
+    async with run_server(tmp_path) as server:
+        answer = await server.send("PUT", "/v1/task-definitions/x", options)
+
+    assert answer.status_code == 413
+    assert "more than 4194304 bytes" in answer.json()["detail"]
+
+
+@async_test
 async def test_a_long_body_is_parsed_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

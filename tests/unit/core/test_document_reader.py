@@ -1,5 +1,7 @@
 """The number of values of a JSON value is limited."""
 
+import tracemalloc
+
 import pytest
 
 from longshore.core.document_reader import MAX_PROBLEMS, DocumentReader, check_json
@@ -43,6 +45,16 @@ def test_json_is_accepted(value: object) -> None:
 def test_a_value_inside_that_is_not_json_is_refused(value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_json(value)
+
+
+@pytest.mark.parametrize("value", [[0.5] * 100_000, dict.fromkeys(map(str, range(100_000)), 0.5)])
+def test_a_check_needs_no_memory_for_the_values(value: object) -> None:
+    tracemalloc.start()
+    try:
+        check_json([value])
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_problems_beyond_the_limit_are_not_listed() -> None:

@@ -46,9 +46,12 @@ def new_entries(data: bytes, seen_ids: Collection[str]) -> Iterator[dict[str, An
 
 
 def entry_id(entry: Entry) -> str:
-    """Returns the entry's id; for an entry without one, its content."""
+    """Returns the entry's id; for an entry without one, a hash of its content."""
     uuid = entry.get("uuid")
-    return uuid if isinstance(uuid, str) else json.dumps(entry, sort_keys=True)
+    if isinstance(uuid, str):
+        return uuid
+    content = json.dumps(entry, sort_keys=True).encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def merge_entries(chunks: Iterable[Sequence[Entry]]) -> list[Entry]:

@@ -20,6 +20,7 @@ _OVERLAP_BYTES = 512  # longer than what ``_UNUSUAL`` matches
 # What may be a number that is too large. It may be in a string, too.
 _UNUSUAL = re.compile(rb"(?<![0-9])[0-9]{300}|[0-9][eE]\+?[0-9]{3}")
 _NUMBER = re.compile(rb"[0-9][0-9.eE+-]*+")
+_MAX_NUMBER_CHARACTERS = sys.int_info.default_max_str_digits
 
 
 def has_more_values(text: JsonBytes, limit: int) -> bool:
@@ -36,13 +37,13 @@ def has_more_values(text: JsonBytes, limit: int) -> bool:
 
 
 def has_unusable_number(text: JsonBytes) -> bool:
-    """Whether a text has a number that Python cannot read, or reads as infinite."""
+    """Whether a text has a number that is too long, or that Python reads as infinite."""
     step = _PIECE_BYTES - _OVERLAP_BYTES
     starts = range(0, len(text), step)
     if not any(_UNUSUAL.search(text, at, at + _PIECE_BYTES) for at in starts):
         return False
     return any(
-        _is_unusable(number[0])
+        number.end() - number.start() > _MAX_NUMBER_CHARACTERS or _is_unusable(number[0])
         for start, end in _outside_strings(text)
         for number in _NUMBER.finditer(text, start, end)
     )

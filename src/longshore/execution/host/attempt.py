@@ -101,7 +101,7 @@ class ProcessAttempt:
     _failure: Failure | None = None
     _is_reading: bool = False
     _reports_closed: bool = False  # the consumer has stopped reading
-    _lines: LineDecoder = field(default_factory=LineDecoder)
+    _lines: LineDecoder = field(default_factory=lambda: LineDecoder(is_too_long))
     _unparsed: deque[bytearray] = field(default_factory=deque)  # a long line, and those after it
     _parsing: asyncio.Task[None] | None = None
     _held_back: dict[Stream, bytes] = field(default_factory=dict)  # may begin a secret
@@ -216,10 +216,10 @@ class ProcessAttempt:
 
     def _handle_lines(self, data: bytes) -> None:
         for line in self._lines.feed(data):
-            if line is None or is_too_long(line):
+            if line is None:
                 message = (
-                    f"a message on the channel is longer than {SMALL_LINE_BYTES} bytes, or is too"
-                    " long for its type, with which a long one must begin"
+                    f"a message on the channel is longer than {SMALL_LINE_BYTES} bytes, and is too"
+                    " long for its type, with which a long one must begin, or follows a long result"
                 )
                 self._fail(message)
             elif self._parsing is not None:
@@ -245,7 +245,8 @@ class ProcessAttempt:
             if parsed is not None:
                 self._handle_message(parsed)
         self._parsing = None
-        if self._reports.qsize() < _MAX_WAITING_REPORTS:
+        # Else it is read on when the long report was stored: there is one in memory at a time.
+        if self._reports.empty():
             self.set_reading(reading=self._status is None)
 
     def _handle_message(self, message: dict[str, Any]) -> None:
@@ -255,6 +256,9 @@ class ProcessAttempt:
                 self.begun.set_result(None)
             case "result":
                 self._result = message
+                if isinstance(message.get("value"), EncodedJson):
+                    # It is kept until the child has ended: there is no memory for another one.
+                    self._lines.refuses = lambda line: len(line) > SMALL_LINE_BYTES
             case "error":
                 self._failure = decode_failure(message)
             case _:
@@ -349,9 +353,10 @@ class ProcessAttempt:
     async def reports(self) -> AsyncIterator[ChildReport]:
         try:
             while (report := await self._reports.get()) is not None:
-                if self._reports.qsize() <= _MAX_WAITING_REPORTS // 2:
-                    self.set_reading(reading=self._status is None)
                 yield report
+                del report
+                if self._parsing is None and self._reports.qsize() <= _MAX_WAITING_REPORTS // 2:
+                    self.set_reading(reading=self._status is None)
         finally:
             self._reports_closed = True
             self._reports = asyncio.Queue()

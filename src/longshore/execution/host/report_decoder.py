@@ -27,7 +27,7 @@ from longshore.core.text.json_bounds import (
     is_utf8,
 )
 from longshore.core.text.sanitise import safe_excerpt
-from longshore.execution.protocol import LARGE_MESSAGES, SMALL_LINE_BYTES
+from longshore.execution.protocol import LARGE_MESSAGES, LINE_LIMIT_BYTES, SMALL_LINE_BYTES
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
     ActivityReport,
@@ -46,6 +46,8 @@ _LINE_CHARACTERS = 500
 PARSED_ON_LOOP_BYTES = 256 * 1024
 """A longer message is checked in a thread, and its values stay encoded."""
 MAX_LONG_MESSAGE_VALUES = 1_000_000
+_MAX_ENTRIES = 10_000  # of a conversation in one message
+_MAX_ID_BYTES = 1024
 _MAX_NUMBER = 2**53  # JSON numbers beyond it are not exact everywhere
 _MAX_WAIT_S = 10.0**9
 _LARGE = re.compile(
@@ -58,17 +60,17 @@ class _Result(msgspec.Struct):
 
 
 class _Step(msgspec.Struct):
-    name: Any = None
+    name: msgspec.Raw = msgspec.Raw(b"null")
     result: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Conversation(msgspec.Struct):
-    conversation: str
+    conversation: msgspec.Raw
     entries: msgspec.Raw
 
 
 class _Entry(msgspec.Struct):
-    uuid: Any = None
+    uuid: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
@@ -83,7 +85,8 @@ _CATEGORIES = {category.value: category for category in ErrorCategory}
 
 def is_too_long(line: JsonBytes) -> bool:
     """Whether a message exceeds the limit of its type, with which a large one begins."""
-    return len(line) > SMALL_LINE_BYTES and not _LARGE.match(line)
+    is_large = _LARGE.match(line) if len(line) > SMALL_LINE_BYTES else None
+    return len(line) > (LINE_LIMIT_BYTES if is_large else SMALL_LINE_BYTES)
 
 
 def parse_message(line: JsonBytes) -> dict[str, Any] | None:
@@ -119,17 +122,24 @@ def _decode_long(kind: bytes, line: JsonBytes) -> dict[str, Any]:
             return {"type": "result", "value": _encoded(_decode_result(line).value)}
         case b"step":
             step = _decode_step(line)
-            return {"type": "step", "name": step.name, "result": _encoded(step.result)}
+            return {"type": "step", "name": _short(step.name), "result": _encoded(step.result)}
         case _:
             conversation = _decode_conversation(line)
-            entries = _decode_entries(conversation.entries)
-            if not all(bytes(memoryview(entry)[:1]) == b"{" for entry in entries):
+            name, raw = _short(conversation.conversation), conversation.entries
+            # A string would be decoded only to say that it is no list.
+            if not isinstance(name, str) or not _begins(raw, b"["):
+                raise ValueError("a message of a conversation has no name or no list of entries")
+            entries = _decode_entries(raw)
+            if len(entries) > _MAX_ENTRIES:
+                raise ValueError(f"a message has more than {_MAX_ENTRIES:,} entries; divide it")
+            if not all(_begins(entry, b"{") for entry in entries):
                 raise ValueError("an entry of the conversation is not an object")
+            ids = [id_ for entry in entries if (id_ := _id_of(entry)) is not None]
             return {
                 "type": "conversation",
-                "conversation": conversation.conversation,
-                "entries": _encoded(conversation.entries),
-                "ids": [_id_of(entry) for entry in entries],
+                "conversation": name,
+                "entries": _encoded(raw),
+                "ids": ids,
             }
 
 
@@ -157,9 +167,29 @@ def _encoded(raw: msgspec.Raw) -> EncodedJson:
     return EncodedJson(memoryview(raw))
 
 
-def _id_of(entry: msgspec.Raw) -> str:
+def _begins(raw: msgspec.Raw, start: bytes) -> bool:
+    return bytes(memoryview(raw)[:1]) == start
+
+
+def _short(raw: msgspec.Raw) -> Any:
+    """Returns the value of a name; a long one could need four times the size of its text."""
+    if len(memoryview(raw)) > SMALL_LINE_BYTES:
+        raise ValueError(f"a message has a name of more than {SMALL_LINE_BYTES} bytes")
+    return json.loads(bytes(raw))
+
+
+def _id_of(entry: msgspec.Raw) -> str | None:
+    """Returns the id of an entry; None for a long entry without an id, and for a long id.
+
+    If the child ends, that entry may be reported again. Readers take equal entries once.
+    """
     uuid = _decode_entry(entry).uuid
-    return uuid if isinstance(uuid, str) else entry_id(json.loads(bytes(entry)))
+    if len(memoryview(uuid)) > _MAX_ID_BYTES:
+        return None
+    if _begins(uuid, b'"'):
+        return str(json.loads(bytes(uuid)))
+    is_short = len(memoryview(entry)) <= PARSED_ON_LOOP_BYTES
+    return entry_id(json.loads(bytes(entry))) if is_short else None
 
 
 def decode_report(message: dict[str, Any], *, now: datetime) -> ChildReport | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar
@@ -35,7 +36,8 @@ MAX_LONG_PAGE_SIZE = 1_000
 
 MAX_JOB_VALUES = 500_000
 MAX_BODY_VALUES = 20_000
-"""In bodies that describe no jobs."""
+MAX_BODY_BYTES = 4 * 1024 * 1024
+"""Limits of bodies that describe no jobs, which are used on the event loop."""
 
 _JSON = "application/json"
 _PARSED_ON_LOOP_BYTES = 256 * 1024
@@ -46,7 +48,7 @@ _BODIES_AT_ONCE = 2
 
 
 async def _read_document(request: Request) -> AsyncIterator[Any]:
-    async with _read_body(request) as data:
+    async with _read_body(request, MAX_BODY_BYTES) as data:
         yield await _parse(request, data, MAX_BODY_VALUES)
 
 
@@ -57,7 +59,7 @@ async def _read_jobs(request: Request) -> AsyncIterator[Any]:
 
 
 async def _read_optional_document(request: Request) -> AsyncIterator[Any]:
-    async with _read_body(request) as data:
+    async with _read_body(request, MAX_BODY_BYTES) as data:
         yield await _parse(request, data or bytearray(b"{}"), MAX_BODY_VALUES)
 
 
@@ -167,7 +169,7 @@ def _parse_now(data: bytearray, max_values: int, max_bytes: int) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def _read_body(request: Request) -> AsyncIterator[bytearray]:
+async def _read_body(request: Request, max_bytes: int = sys.maxsize) -> AsyncIterator[bytearray]:
     """The body; it counts as in flight until the request is answered."""
     state = request.app.state
     kind = request.headers.get("content-type", _JSON).partition(";")[0].strip().lower()
@@ -177,14 +179,14 @@ async def _read_body(request: Request) -> AsyncIterator[bytearray]:
     if encoding != "identity":
         message = f"expected a body that is not compressed, not one in {encoding[:50]!r}"
         raise ApiProblem(415, "encoding", message, headers={"Accept-Encoding": "identity"})
-    data, size = bytearray(), 0
+    data, size, limit = bytearray(), 0, min(max_bytes, state.body_bytes)
     try:
         async for piece in request.stream():
             data += piece
             size += len(piece)
             state.bytes_in_flight += len(piece)
-            if len(data) > state.body_bytes:
-                detail = f"the body has more than {state.body_bytes} bytes"
+            if len(data) > limit:
+                detail = f"the body has more than {limit} bytes"
                 raise ApiProblem(413, "too-large", detail)
             if state.bytes_in_flight > _BODIES_AT_ONCE * state.body_bytes:
                 detail = "too many large requests at a time; try again in 1 s"

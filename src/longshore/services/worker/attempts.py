@@ -497,6 +497,7 @@ class Attempts:
         try:
             async for report in child.reports():
                 await self._record(attempt, report)
+                del report  # it may be long
         except Exception as error:  # noqa: BLE001 - it is logged
             self._lose_reports(attempt, error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import socket
 from collections import Counter
@@ -101,6 +102,7 @@ async def _up(settings: Settings, *, with_worker: bool) -> int:
         if (warning := await services.api_keys.shared_workers_warning()) is not None:
             print_stderr(f"longshore: warning: {warning}")
         loops = _background_loops(services, files, with_worker=with_worker)
+        gc.freeze()  # to look at all that was loaded would hold the event loop for 50 ms
         async with race(signals.requested.wait(), *parts, *loops) as (_, *running):
             for part in running:
                 if part.done():

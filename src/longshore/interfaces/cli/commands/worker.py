@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -112,6 +113,7 @@ async def _run_worker(settings: Settings, parent_fd: int | None, *, burst: bool)
         async with open_command_services(settings) as services, services.worker_group() as group:
             signals = _listen(group, settings, channel)
             print_startup(settings, f"worker {group.worker.id}:", burst=burst)
+            gc.freeze()  # to look at all that was loaded would hold the event loop for 50 ms
             await (services.run_until_idle(group) if burst else group.wait())
         return signals.exit_code
 
