@@ -129,17 +129,17 @@ async def test_no_long_message_is_accepted_after_a_long_result(runner: ProcessRu
 @scenario
 async def test_one_long_report_is_in_memory_at_a_time(runner: ProcessRunner) -> None:
     script = LONG_LINES.replace('result","value', 'step","name":"r","result')
-    held: list[int] = []
+    waiting_bytes: list[int] = []
     async with running_attempt(runner, a_script(script)) as attempt:
         async for report in attempt.reports():
             assert isinstance(report, StepReport)
             for _ in range(50):  # the next line would be read now
                 await asyncio.to_thread(lambda: None)
             waiting = attempt._reports.qsize() + len(attempt._unparsed)
-            held.append(300_000 * waiting + len(attempt._lines._line))
+            waiting_bytes.append(300_000 * waiting + len(attempt._lines._line))
 
-    assert len(held) == 2
-    assert held[0] < 70_000  # what one read had of the second
+    assert len(waiting_bytes) == 2
+    assert waiting_bytes[0] < 70_000  # what one read had of the second
 
 
 @scenario
