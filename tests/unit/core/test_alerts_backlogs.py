@@ -23,10 +23,14 @@ from longshore.core.alerts import (
     HealthNotice,
     ReportedBacklog,
     notice_of,
+    rejected_message_item,
     state_after,
 )
+from longshore.core.events.event import EventContext
+from longshore.core.events.types import MessageRejected
 from longshore.core.health import CheckedTask, Health, HealthReport
 from tests.factories import NOON, TENANT
+from tests.unit.core.event_samples import AT, STARTED, an_event
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -313,3 +317,14 @@ def test_the_reported_backlog_matches_the_last_delivered_check(
     channel.check(make_backlog(last, "last") if last else EMPTY_BACKLOG, 5 * len(checks))
 
     assert (kind in channel.state.backlogs) is bool(last)
+
+
+def test_a_message_that_a_worker_rejected_is_an_item() -> None:
+    rejected = MessageRejected(queue="default", message_id="m-1", reason="no such task")
+    operator = EventContext(origin="operator")
+
+    item = rejected_message_item(an_event(rejected))
+
+    assert item == BacklogItem(id="m-1", queue="default", reason="no such task", at=AT)
+    assert rejected_message_item(an_event(rejected, context=operator)) is None
+    assert rejected_message_item(an_event(STARTED)) is None
