@@ -104,7 +104,7 @@ class TestDynamoEventLogShared(_AwsBackend, EventLogSharedContract):
 
 
 class TestWithAllIndexes(AwsContract, QueryClauses):
-    """What each index answers, where all of seed 001's are filled."""
+    """What each index answers, where all of the earlier interface's are filled."""
 
     def make_backend(
         self, tmp_path: Path, clock: FakeClock

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 ALL_INDEXES: Final = frozenset(range(1, 8))
 DEFAULT_INDEXES: Final = frozenset({1})
-"""The numbers of the indexes in use: those of seed 001, or only the one by entity."""
+"""The numbers of the indexes in use: those of the earlier interface, or only the one by entity."""
 
 _ATTEMPTS = 30
 _POLL_INTERVAL = timedelta(milliseconds=50)
