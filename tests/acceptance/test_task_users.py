@@ -40,6 +40,8 @@ IS_ROOT = os.geteuid() == 0
 if os.environ.get("CI") and not IS_ROOT:  # noqa: TID251
     raise RuntimeError("CI must run these tests as root")
 pytestmark = pytest.mark.skipif(not IS_ROOT, reason="NOT TESTED: worker.run_as needs root")
+# Large packages of the tests, which no task needs.
+NOT_NEEDED = ("boto*", "cfn*", "claude_agent_sdk*", "moto*", "mypy*", "pip", "sympy", "__pycache__")
 needs_python = pytest.mark.skipif(
     not Path("/usr/bin/python3").exists() or shutil.which("setpriv") is None,
     reason="needs setpriv, and a Python that every user can start",
@@ -55,13 +57,22 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def make_environment(folder: Path) -> str:
-    """An environment of the system's Python with the packages of this one; its interpreter."""
+def make_environment(folder: Path, *, is_copy: bool = False) -> str:
+    """An environment of the system's Python with the packages of this one; its interpreter.
+
+    Args:
+        is_copy: Copy the packages, because other users cannot read them where they are.
+    """
     make = ("/usr/bin/python3", "-m", "venv", "--without-pip", str(folder))
     subprocess.run(make, check=True, timeout=TIMEOUT_S)
     (packages,) = folder.glob("lib/python3*/site-packages")
     paths = [path for path in sys.path if path.endswith(("site-packages", "src"))]
-    (packages / "longshore.pth").write_text("\n".join(paths))
+    if is_copy:
+        ignored = shutil.ignore_patterns(*NOT_NEEDED)
+        for path in paths:
+            shutil.copytree(path, packages, symlinks=True, ignore=ignored, dirs_exist_ok=True)
+    else:
+        (packages / "longshore.pth").write_text("\n".join(paths))
     return str(folder / "bin" / "python")
 
 
@@ -73,7 +84,7 @@ def python() -> Iterator[str]:
             TaskUsers([str(ACME)]).check_python({})
             yield sys.executable
         except UsageError:
-            yield make_environment(folder / "venv")
+            yield make_environment(folder / "venv", is_copy=True)
 
 
 @pytest.fixture(autouse=True)
@@ -343,7 +354,6 @@ def as_user(*arguments: str, folder: Path, flags: tuple[str, ...] = ()) -> Any:
 
 CHANGES_USER = """
 import sys
-sys.path[:0] = {path!r}
 from longshore.execution.host.task_users import TaskUser, TaskUsers
 from longshore.execution.linux import become_user
 from longshore.errors import UsageError
@@ -364,8 +374,8 @@ except PermissionError:
 
 def _changes_user(folder: Path, *flags: str) -> Any:
     program = folder / "changes_user.py"
-    program.write_text(CHANGES_USER.format(path=[p for p in sys.path if p], user=ACME))
-    return as_user("/usr/bin/python3", str(program), folder=folder, flags=flags)
+    program.write_text(CHANGES_USER.format(user=ACME))
+    return as_user(sys.executable, str(program), folder=folder, flags=flags)
 
 
 @needs_python

@@ -37,7 +37,7 @@ _BATCH_LIMIT = 10
 _USUAL_DELAY_S = 0.1
 _MAX_DELAY_S = 60.0
 _READ_TIMEOUT = timedelta(seconds=5)
-_MAX_REMOVAL_PAUSE = timedelta(seconds=1)
+_MAX_REMOVAL_PAUSE = timedelta(seconds=5)
 _POLL_INTERVAL = timedelta(milliseconds=250)
 
 
