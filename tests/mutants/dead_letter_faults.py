@@ -331,7 +331,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="rejected messages are reported for ever",
         at="services.health:HealthCheck._read_rejected",
-        do=Value("= now()", "$0 - 99 * REJECTED_FOR"),
+        do=Value("= now()", "$0 - 99 * REJECTED_MESSAGE_LIFETIME"),
         caught_by=f"{_REJECTED}::test_rejected_messages_are_reported_once_and_when_a_day_is_over",
     ),
     _fault(

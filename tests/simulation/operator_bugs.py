@@ -57,7 +57,7 @@ OPERATOR_BUGS = (
     Bug(
         "a rejected message is forgotten while a channel is down",
         at="services.health:HealthCheck._read_rejected",
-        do=Replace("REJECTED_FOR", "type($0)(seconds=8)"),
+        do=Replace("REJECTED_MESSAGE_LIFETIME", "type($0)(seconds=8)"),
     ),
     Bug(
         "a refused alert counts as delivered",

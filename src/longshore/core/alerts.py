@@ -33,7 +33,7 @@ from longshore.core.tasks.rows import TaskRow
 COUNT_LIMIT = 1_000
 """How many items of a backlog are counted, the newest first."""
 
-REJECTED_FOR = timedelta(days=1)
+REJECTED_MESSAGE_LIFETIME = timedelta(days=1)
 """How long a rejected message is an item: an alert must survive a channel that is down."""
 
 _NEWEST_SHOWN = 5

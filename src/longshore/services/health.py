@@ -42,7 +42,7 @@ from longshore.core.alerts import (
     COUNT_LIMIT,
     EMPTY_BACKLOG,
     EMPTY_CHANNEL_STATE,
-    REJECTED_FOR,
+    REJECTED_MESSAGE_LIFETIME,
     Backlog,
     BacklogItem,
     BacklogKind,
@@ -549,7 +549,7 @@ class HealthCheck:
     async def _read_rejected(self, tenants: Collection[str] | None) -> TenantBacklogs:
         if self.backend.queue is None or (tenants is not None and self.tenant not in tenants):
             return
-        since = self.backend.clock.now() - REJECTED_FOR
+        since = self.backend.clock.now() - REJECTED_MESSAGE_LIFETIME
         log, items = self.backend.events, list[BacklogItem]()
         for queue in self.queues:
             entity = f"{EntityType.QUEUE}#{queue}"
